@@ -1,0 +1,126 @@
+# `make` lists the targets. The only tools needed to start are make and Python 3.11 or newer.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+VENV := .venv
+BIN := $(VENV)/bin
+BASE_STAMP := $(VENV)/.stamp-base
+DEV_STAMP := $(VENV)/.stamp-dev
+INPUTS := pyproject.toml constraints.txt src/jobqueue/_version.py
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
+	--prefer-binary -c constraints.txt
+
+# A virtual environment that is half-finished, was moved here from another folder, or has lost its
+# interpreter is not used: without its stamps it is built anew.
+ifeq ($(shell test -x $(BIN)/python && grep -qsF '$(CURDIR)/$(VENV)/' $(BIN)/pip && echo ok),)
+$(shell rm -f $(BASE_STAMP) $(DEV_STAMP))
+endif
+
+# Extra arguments: make run ARGS="--log-level debug", make test ARGS="-k retry"
+ARGS ?=
+TEST_JOBS ?= 2
+CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/requirements.py bench examples)
+
+define make_venv
+	@set -e; \
+	if ! { test -x $(BIN)/python && grep -qsF '$(CURDIR)/$(VENV)/' $(BIN)/pip; }; then \
+		new='import sys; sys.exit(sys.version_info < (3, 11))'; \
+		for candidate in $${PYTHON:-} python3.11 python3 python3.12 python3.13; do \
+			if "$$candidate" -c "$$new" >/dev/null 2>&1; then python=$$candidate; break; fi; \
+		done; \
+		if [ -z "$${python:-}" ]; then \
+			echo "jobqueue needs Python 3.11 or newer: none was found as python3.11 or python3." >&2; \
+			echo "Install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; \
+			exit 1; \
+		fi; \
+		echo "Creating $(VENV) with $$($$python --version)"; \
+		rm -rf $(VENV); \
+		"$$python" -m venv $(VENV) || { rm -rf $(VENV); \
+			echo "$$python cannot make a virtual environment (on Debian: install python3-venv)." >&2; \
+			exit 1; }; \
+	fi
+endef
+
+$(BASE_STAMP): $(INPUTS)
+	$(make_venv)
+	@echo "Installing jobqueue"
+	@$(PIP_INSTALL) -e .
+	@touch $@
+
+$(DEV_STAMP): $(INPUTS)
+	$(make_venv)
+	@echo "Installing jobqueue with the development tools"
+	@$(PIP_INSTALL) -e '.[dev,bench,postgres,redis,kafka]'
+	@touch $(BASE_STAMP) $@
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(DEV_STAMP) ## Make .venv with everything: package, extras, development tools
+
+.PHONY: run
+run: $(BASE_STAMP) ## Start jq-server (settings: JQ_ environment, ARGS="...")
+	@exec $(BIN)/jq-server $(ARGS)
+
+.PHONY: demo
+demo: $(BASE_STAMP) ## Show the queue at work in the terminal
+	@exec $(BIN)/python -m jobqueue.cli.demo $(ARGS)
+
+.PHONY: bench
+bench: $(DEV_STAMP) ## Measure this machine
+	@exec $(BIN)/python -m bench $(ARGS)
+
+.PHONY: test
+test: $(DEV_STAMP) ## Run the tests, with coverage of core, engine, stores and config
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --cov --cov-report=term:skip-covered $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(DEV_STAMP) ## Run the tests that take no more than a few seconds each
+	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "not bench and not slow and not faults" $(ARGS)
+
+# jq:NFR-021, for each part on its own.
+.PHONY: coverage
+coverage: $(DEV_STAMP) ## Fail if the last test run covered less than 80 % of a part's lines
+	@for part in 'core/*' 'engine/*' 'stores/*' config.py; do \
+		echo "src/jobqueue/$$part"; \
+		$(BIN)/coverage report --skip-covered --fail-under=80 \
+			--include="src/jobqueue/$$part" || exit 1; \
+	done
+
+.PHONY: lint
+lint: $(DEV_STAMP) ## Check style, import directions and protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/buf lint proto
+
+.PHONY: typecheck
+typecheck: $(DEV_STAMP) ## Check types
+	$(BIN)/mypy $(CHECKED)
+
+.PHONY: fmt
+fmt: $(DEV_STAMP) ## Format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: proto
+proto: $(DEV_STAMP) ## Generate the Python code of the protos
+	scripts/proto
+
+.PHONY: requirements
+requirements: $(DEV_STAMP) ## Show which test shows which requirement (STRICT=1: fail while one is open)
+	@STRICT=$(STRICT) $(BIN)/python scripts/requirements.py $(ARGS)
+
+.PHONY: ci
+ci: ## Run all that has to pass before a merge
+	.ci/run
+
+.PHONY: clean
+clean: ## Remove what make and the tools made, .venv too
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .requirements.json
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,8 @@
+"""Loads the plugins of the whole test run; pytest reads this list in the root conftest only."""
+
+import pytest
+
+# Helpers beside the tests explain a failed assert as the tests themselves do.
+pytest.register_assert_rewrite("tests")
+
+pytest_plugins = ["tests.plugin_requirements", "tests.plugin_leaks"]

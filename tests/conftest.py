@@ -1,0 +1,1 @@
+"""Fixtures for every test. What one folder needs lives in that folder's conftest."""
