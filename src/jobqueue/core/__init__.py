@@ -1,0 +1,1 @@
+"""The domain: jobs, their lifecycle, the seams. Standard library only."""

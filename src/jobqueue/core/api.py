@@ -1,0 +1,178 @@
+"""The three APIs that faces, the SDK and workers call. ``Engine`` implements all of them; remote
+clients implement them over gRPC, so that a caller cannot tell the two apart."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from jobqueue.core.job import (
+    Assignment,
+    Cancellation,
+    Event,
+    Health,
+    Job,
+    JobQuery,
+    JobSpec,
+    Page,
+    Pulse,
+    Queue,
+    QueueStats,
+    SubmitResult,
+    Transition,
+    Worker,
+    WorkerInfo,
+    WorkerStatus,
+)
+
+
+class ClientApi(Protocol):
+    """What producers of jobs call."""
+
+    async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
+        """Submit jobs; one result each, in order. Durable when it returns."""
+        ...
+
+    async def get(self, job_id: str) -> Job:
+        """Read a job; NotFound if there is none."""
+        ...
+
+    async def wait(self, job_id: str, timeout: float | None) -> Job:
+        """Return the job once it is terminal, or as it is when the time is up."""
+        ...
+
+    async def cancel(self, job_id: str) -> Cancellation:
+        """Cancel at once what is not running; ask a running job's worker to stop."""
+        ...
+
+    async def list_jobs(self, query: JobQuery) -> Page:
+        """List jobs, newest first."""
+        ...
+
+    async def history(self, job_id: str) -> list[Event]:
+        """A job's transitions so far; NotFound if there is no such job."""
+        ...
+
+    def watch(self, job_id: str) -> AsyncIterator[Event]:
+        """A job's transitions, past ones first, then as they happen, until it is terminal."""
+        ...
+
+
+class Inbox(Protocol):
+    """The worker's side of a link. Called on the loop; must not block or raise."""
+
+    def assigned(self, assignments: Sequence[Assignment]) -> None:
+        """Jobs to execute; never more than the slots granted."""
+        ...
+
+    def cancel(self, leases: Sequence[int]) -> None:
+        """Stop these attempts: cancel was requested, or the lease does not stand any more."""
+        ...
+
+    def set_status(self, status: WorkerStatus) -> None:
+        """An operator drains or stops the worker."""
+        ...
+
+
+class Link(Protocol):
+    """A registered worker's connection."""
+
+    def grant(self, slots: int) -> None:
+        """Offer that many more free slots."""
+        ...
+
+    async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
+        """Report on leases held; returns, when durable, which were accepted.
+
+        ``freed`` slots are offered again in the same write. Raises Unavailable when it did not
+        happen, OutcomeUnknown when it may have: repeat it in both cases, a report is idempotent
+        (a repeated one is refused as stale). Nothing is freed when it raises.
+        """
+        ...
+
+    def pulse(self, leases: Sequence[int]) -> Pulse:
+        """Heartbeat. Blocking, from any thread."""
+        ...
+
+    async def drain(self) -> None:
+        """Withdraw every free slot: no assignment is delivered after this returns."""
+        ...
+
+    async def close(self) -> None:
+        """Deregister."""
+        ...
+
+
+class DispatchApi(Protocol):
+    """What workers call."""
+
+    async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
+        """Register a worker. Grants no slots yet."""
+        ...
+
+
+class OperatorApi(Protocol):
+    """What operators call."""
+
+    async def create_queue(self, queue: Queue) -> Queue:
+        """Create a queue; AlreadyExists if the name is taken."""
+        ...
+
+    async def delete_queue(self, name: str, *, force: bool = False) -> int:
+        """Delete an empty queue; by force, dead-letter its unfinished jobs (returns how many).
+
+        Conflict if it is not empty and force is not given.
+        """
+        ...
+
+    async def pause_queue(self, name: str) -> None:
+        """Hand out no more of its jobs."""
+        ...
+
+    async def resume_queue(self, name: str) -> None:
+        """Hand out its jobs again."""
+        ...
+
+    async def queue_stats(self, name: str) -> QueueStats:
+        """Figures of one queue."""
+        ...
+
+    async def list_queues(self) -> list[QueueStats]:
+        """Figures of all queues, by name."""
+        ...
+
+    async def list_workers(self) -> list[Worker]:
+        """Every worker known."""
+        ...
+
+    async def drain_worker(self, worker_id: str) -> None:
+        """The worker finishes what it runs and gets no more."""
+        ...
+
+    async def shutdown_worker(self, worker_id: str) -> None:
+        """The worker drains, then exits."""
+        ...
+
+    async def retry(self, job_id: str) -> Job:
+        """Send a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
+        ...
+
+    async def delete_job(self, job_id: str) -> None:
+        """Remove a terminal job for good."""
+        ...
+
+    async def health(self) -> Health:
+        """Whether the system can do its work."""
+        ...
+
+
+class Backend(ClientApi, OperatorApi, DispatchApi, Protocol):
+    """All three, with a life of its own."""
+
+    async def start(self) -> None:
+        """Connect, or open the store and start the background tasks."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop cleanly. May be called twice, or before start."""
+        ...

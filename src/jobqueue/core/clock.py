@@ -1,0 +1,37 @@
+"""Time, passed in rather than looked up, so that tests can hold it still."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Seconds since the epoch, as the store sees them."""
+
+    def now(self) -> float:
+        """Return the current time."""
+        ...
+
+
+class SystemClock:
+    """The machine's wall clock."""
+
+    def now(self) -> float:
+        """Return the current time."""
+        return time.time()
+
+
+class ManualClock:
+    """A clock that moves only when told to."""
+
+    def __init__(self, start: float = 1_800_000_000.0) -> None:
+        self._now = start
+
+    def now(self) -> float:
+        """Return the current time."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move time forward."""
+        self._now += seconds

@@ -1,0 +1,137 @@
+"""Errors, each with a stable code. Faces map the code in one table each.
+
+JobQueueError
+├── InvalidArgument     the request is wrong; names the field
+├── NotFound            no such job, queue or worker
+├── AlreadyExists       the name is taken
+├── Conflict            the state of the thing forbids it
+├── KeyConflict         the idempotency key belongs to a job with another payload
+├── QueueFull           backpressure; carries retry_after
+├── Unavailable         it did not happen; try again
+├── OutcomeUnknown      it may have happened; read back before trying again
+├── DeadlineExceeded    the caller's time ran out
+├── PermissionDenied
+├── JobFailed           raised by result(): the job ended without a result
+└── Internal            a defect
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Code(enum.StrEnum):
+    """Stable names of what went wrong, the same on every face."""
+
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    NOT_FOUND = "NOT_FOUND"
+    ALREADY_EXISTS = "ALREADY_EXISTS"
+    CONFLICT = "CONFLICT"
+    KEY_CONFLICT = "KEY_CONFLICT"
+    QUEUE_FULL = "QUEUE_FULL"
+    UNAVAILABLE = "UNAVAILABLE"
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    JOB_FAILED = "JOB_FAILED"
+    INTERNAL = "INTERNAL"
+
+
+class JobQueueError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    code: Code = Code.INTERNAL
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidArgument(JobQueueError):
+    """A field of the request is wrong. The message says what is allowed."""
+
+    code = Code.INVALID_ARGUMENT
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class NotFound(JobQueueError):
+    """The named thing does not exist."""
+
+    code = Code.NOT_FOUND
+
+
+class AlreadyExists(JobQueueError):
+    """The name is taken."""
+
+    code = Code.ALREADY_EXISTS
+
+
+class Conflict(JobQueueError):
+    """The thing exists, but its state forbids the call."""
+
+    code = Code.CONFLICT
+
+
+class KeyConflict(JobQueueError):
+    """The idempotency key was used for another payload; ``job_id`` is that job."""
+
+    code = Code.KEY_CONFLICT
+
+    def __init__(self, message: str, job_id: str) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class QueueFull(JobQueueError):
+    """The queue is at capacity. Nothing was written; try again after ``retry_after`` seconds."""
+
+    code = Code.QUEUE_FULL
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Unavailable(JobQueueError):
+    """It did not happen: the store or server cannot be reached or written. Safe to repeat."""
+
+    code = Code.UNAVAILABLE
+
+
+class OutcomeUnknown(JobQueueError):
+    """It may have happened: the answer was lost. Repeat only with an idempotency key."""
+
+    code = Code.OUTCOME_UNKNOWN
+
+
+class DeadlineExceeded(JobQueueError):
+    """The caller's time ran out before the answer."""
+
+    code = Code.DEADLINE_EXCEEDED
+
+
+class PermissionDenied(JobQueueError):
+    """The caller may not do that."""
+
+    code = Code.PERMISSION_DENIED
+
+
+class JobFailed(JobQueueError):
+    """The job ended without a result; ``reason`` and ``error`` say why."""
+
+    code = Code.JOB_FAILED
+
+    def __init__(self, job_id: str, reason: str, error: str) -> None:
+        super().__init__(f"job {job_id} was dead-lettered ({reason}): {error or 'no error text'}")
+        self.job_id = job_id
+        self.reason = reason
+        self.error = error
+
+
+class Internal(JobQueueError):
+    """A defect in jobqueue itself."""
+
+    code = Code.INTERNAL

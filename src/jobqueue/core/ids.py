@@ -1,0 +1,62 @@
+"""Job ids (UUIDv4, as text) and leases (random 63-bit numbers)."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import uuid
+
+from jobqueue.core.errors import InvalidArgument
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_LEASES = random.Random(os.urandom(32))
+LEASE_BITS = 63
+
+
+def new_job_ids(count: int) -> list[str]:
+    """Draw job ids; one read of the system's entropy serves the whole batch."""
+    entropy = os.urandom(16 * count)
+    ids = []
+    for start in range(0, 16 * count, 16):
+        h = uuid_hex(entropy[start : start + 16])
+        ids.append(f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}")
+    return ids
+
+
+def uuid_hex(raw: bytes) -> str:
+    """Stamp the version and variant bits of UUIDv4 into 16 random bytes."""
+    h = raw.hex()
+    return f"{h[:12]}4{h[13:16]}{'89ab'[raw[8] & 3]}{h[17:]}"
+
+
+def new_lease() -> int:
+    """Draw the number that fences one attempt."""
+    return _LEASES.getrandbits(LEASE_BITS) or 1
+
+
+def reseed_leases() -> None:
+    """Draw fresh entropy; a forked child must not repeat its parent's leases."""
+    _LEASES.seed(os.urandom(32))
+
+
+os.register_at_fork(after_in_child=reseed_leases)
+
+
+def parse_job_id(text: str, field: str = "job_id") -> str:
+    """Check that ``text`` is a UUID and return its canonical form."""
+    canonical = text.strip().lower()
+    if not _UUID.fullmatch(canonical):
+        raise InvalidArgument(field, f"{text[:80]!r} is not a UUID (like {uuid.UUID(int=0)})")
+    return canonical
+
+
+def id_to_bytes(job_id: str) -> bytes:
+    """The 16 bytes a store keeps."""
+    return bytes.fromhex(job_id.replace("-", ""))
+
+
+def id_from_bytes(raw: bytes) -> str:
+    """The text form of 16 stored bytes."""
+    h = raw.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"

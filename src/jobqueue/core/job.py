@@ -1,0 +1,416 @@
+"""What travels between the parts: jobs, specs, assignments, transitions, events."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from jobqueue.core.errors import JobQueueError, KeyConflict
+from jobqueue.core.lifecycle import Move, Reason, State
+
+DEFAULT_QUEUE = "default"
+DEFAULT_MAX_RETRIES = 3
+MAX_PRIORITY = 9
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(slots=True, kw_only=True)
+class JobSpec:
+    """A job as a client asks for it. ``None`` means: what the queue says."""
+
+    payload: bytes
+    queue: str = DEFAULT_QUEUE
+    type: str = ""
+    priority: int = 0
+    max_retries: int | None = None
+    ttl: float | None = None
+    delay: float | None = None  # seconds from now by the store's clock
+    run_at: float | None = None  # epoch seconds; at most one of delay and run_at
+    timeout: float | None = None
+    key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def fingerprint(self) -> bytes:
+        """What must be equal for two submits with one key to be the same request."""
+        digest = hashlib.blake2b(self.payload, digest_size=16)
+        digest.update(b"\0" + self.type.encode())
+        return digest.digest()
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A validated spec under the id it will have."""
+
+    id: str
+    spec: JobSpec
+
+
+class SubmitStatus(enum.Enum):
+    """What became of one submitted spec."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"  # same key, same payload: job_id is the original
+    REFUSED = "refused"  # error says why; nothing was written
+
+
+@dataclass(slots=True)
+class SubmitResult:
+    """The answer to one submitted spec."""
+
+    status: SubmitStatus
+    job_id: str = ""
+    error: JobQueueError | None = None
+
+    def unwrap(self) -> str:
+        """Return the job's id, or raise why there is none."""
+        if self.error is not None:
+            raise self.error
+        return self.job_id
+
+    @classmethod
+    def accepted(cls, job_id: str) -> SubmitResult:
+        """The job was written."""
+        return cls(SubmitStatus.ACCEPTED, job_id)
+
+    @classmethod
+    def duplicate(cls, job_id: str) -> SubmitResult:
+        """An equal job exists under this key."""
+        return cls(SubmitStatus.DUPLICATE, job_id)
+
+    @classmethod
+    def conflict(cls, job_id: str, key: str) -> SubmitResult:
+        """Another payload exists under this key."""
+        message = f"idempotency_key: {key!r} was used for job {job_id} with another payload or type"
+        return cls(SubmitStatus.REFUSED, job_id, KeyConflict(message, job_id))
+
+    @classmethod
+    def refused(cls, error: JobQueueError) -> SubmitResult:
+        """Nothing was written."""
+        return cls(SubmitStatus.REFUSED, "", error)
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """The whole record of a job, as ``get`` and ``list`` show it. Times are epoch seconds."""
+
+    id: str
+    seq: int  # the store's own number: FIFO order, and what transitions name
+    queue: str
+    type: str
+    payload: bytes
+    priority: int
+    max_retries: int
+    state: State
+    version: int
+    attempt: int
+    retry_count: int
+    created_at: float
+    run_at: float | None = None
+    expires_at: float | None = None
+    ttl: float | None = None
+    timeout: float | None = None
+    key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    worker_id: str | None = None
+    cancel_requested: bool = False
+    started_at: float | None = None  # of the latest attempt
+    completed_at: float | None = None
+    next_retry_at: float | None = None  # while FAILED
+    result: bytes | None = None
+    error: str = ""
+    reason: Reason = Reason.SUBMITTED  # of the latest transition
+
+
+@dataclass(slots=True)
+class Assignment:
+    """One attempt at a job, handed to a worker."""
+
+    seq: int
+    id: str
+    queue: str
+    type: str
+    payload: bytes
+    attempt: int
+    lease: int
+    worker_id: str
+    priority: int
+    retry_count: int
+    max_retries: int
+    created_at: float
+    timeout: float | None = None
+    expires_in: float | None = None  # seconds until the TTL ends, counted from delivery
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Event:
+    """One transition, as it happened. ``(job_id, version)`` is its identity."""
+
+    job_id: str
+    version: int
+    from_state: State | None
+    to_state: State
+    reason: Reason
+    at: float
+    attempt: int
+    worker_id: str | None = None
+    detail: str = ""
+    queue: str = ""
+
+
+@dataclass(slots=True)
+class Transition:
+    """A move asked of the store. Use the named constructors."""
+
+    seq: int
+    move: Move
+    lease: int | None = None  # fenced moves
+    version: int | None = None  # the sweeper's moves: only if nothing happened since it looked
+    result: bytes | None = None
+    error: str = ""
+    retryable: bool = True
+    retry_after: float | None = None  # overrides the backoff
+    ran_for: float | None = None  # seconds, by the worker's monotonic clock
+
+    @classmethod
+    def started(cls, seq: int, lease: int) -> Transition:
+        """The worker began to execute."""
+        return cls(seq, Move.START, lease)
+
+    @classmethod
+    def succeeded(
+        cls, seq: int, lease: int, result: bytes | None, ran_for: float | None = None
+    ) -> Transition:
+        """The handler returned."""
+        return cls(seq, Move.SUCCEED, lease, None, result, "", True, None, ran_for)
+
+    @classmethod
+    def failed(
+        cls,
+        seq: int,
+        lease: int,
+        error: str,
+        *,
+        retryable: bool = True,
+        retry_after: float | None = None,
+        ran_for: float | None = None,
+    ) -> Transition:
+        """The handler raised."""
+        return cls(seq, Move.FAIL, lease, None, None, error, retryable, retry_after, ran_for)
+
+    @classmethod
+    def timed_out(
+        cls, seq: int, lease: int, error: str = "", ran_for: float | None = None
+    ) -> Transition:
+        """The attempt ran longer than its timeout."""
+        return cls(seq, Move.TIME_OUT, lease, error=error or "timed out", ran_for=ran_for)
+
+    @classmethod
+    def cancel_acknowledged(cls, seq: int, lease: int, ran_for: float | None = None) -> Transition:
+        """The handler stopped because the job was cancelled."""
+        return cls(seq, Move.ACKNOWLEDGE_CANCEL, lease, error="cancelled", ran_for=ran_for)
+
+    @classmethod
+    def handed_back(cls, seq: int, lease: int) -> Transition:
+        """The worker returns a job that it has not started."""
+        return cls(seq, Move.HAND_BACK, lease)
+
+    @classmethod
+    def worker_lost(cls, seq: int, lease: int, error: str) -> Transition:
+        """The worker that held the lease is gone."""
+        return cls(seq, Move.LOSE_WORKER, lease, error=error)
+
+    @classmethod
+    def cancelled(cls, seq: int) -> Transition:
+        """A client or operator cancels a job that is not running."""
+        return cls(seq, Move.CANCEL)
+
+    @classmethod
+    def retried_by_hand(cls, seq: int) -> Transition:
+        """An operator sends a failed or dead-lettered job back, with its counter reset."""
+        return cls(seq, Move.RETRY_BY_HAND)
+
+    @classmethod
+    def dropped_with_queue(cls, seq: int) -> Transition:
+        """The job's queue is deleted by force."""
+        return cls(seq, Move.DROP_WITH_QUEUE)
+
+
+class Refusal(enum.Enum):
+    """Why a transition did not apply."""
+
+    NO_SUCH_JOB = "no such job"
+    WRONG_STATE = "the job's state does not allow it"
+    STALE_LEASE = "the lease does not stand any more"
+    STALE_VERSION = "the job has moved on"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one transition. ``state`` is the state after the call, applied or not."""
+
+    refusal: Refusal | None
+    state: State | None = None
+    reason: Reason | None = None
+    job_id: str = ""
+    queue: str = ""
+    lease: int | None = None  # the lease that the transition ended, if any
+    worker_id: str | None = None
+    ran_for: float | None = None
+    due: float | None = None  # of a FAILED job: when it is retried
+
+    @property
+    def applied(self) -> bool:
+        """Whether the transition was written."""
+        return self.refusal is None
+
+
+@dataclass(slots=True, kw_only=True)
+class Queue:
+    """A named queue and its defaults."""
+
+    name: str
+    max_retries: int = DEFAULT_MAX_RETRIES
+    ttl: float | None = None
+    timeout: float | None = None
+    capacity: int = 0  # PENDING jobs at most; 0 = unbounded
+    retry_profile: str = "default"
+    priority_weights: Mapping[int, int] | None = None
+    paused: bool = False
+    created_at: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueStats:
+    """A queue with its figures."""
+
+    queue: Queue
+    depth: Mapping[State, int]
+    processed: int = 0  # attempts that ended, well or not
+    succeeded: int = 0
+    failed: int = 0
+    run_seconds: float = 0.0
+    timed: int = 0  # attempts that run_seconds sums over
+
+    @property
+    def average_seconds(self) -> float:
+        """Mean processing time of an attempt."""
+        return self.run_seconds / self.timed if self.timed else 0.0
+
+    @property
+    def error_rate(self) -> float:
+        """Share of ended attempts that failed."""
+        return self.failed / self.processed if self.processed else 0.0
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that are neither DONE nor DEAD_LETTERED."""
+        return sum(
+            count
+            for state, count in self.depth.items()
+            if state not in (State.DONE, State.DEAD_LETTERED)
+        )
+
+
+class WorkerStatus(enum.StrEnum):
+    """What an operator sees of a worker."""
+
+    ONLINE = "ONLINE"
+    DRAINING = "DRAINING"  # finishes what it runs, gets no more
+    STOPPING = "STOPPING"  # drains, then exits
+    OFFLINE = "OFFLINE"  # silent beyond the timeout, or gone
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerInfo:
+    """A worker as it registers. ``incarnation`` is random per process."""
+
+    id: str
+    incarnation: int
+    hostname: str
+    pid: int
+    concurrency: int
+    queues: tuple[str, ...]
+    version: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """A worker as the store knows it."""
+
+    info: WorkerInfo
+    status: WorkerStatus
+    registered_at: float
+    last_seen: float
+    running: int = 0  # jobs held: ASSIGNED or RUNNING
+
+
+@dataclass(slots=True)
+class Held:
+    """One lease in force."""
+
+    seq: int
+    lease: int
+    worker_id: str
+    state: State
+    cancel_requested: bool = False
+
+
+@dataclass(slots=True)
+class Pulse:
+    """The answer to a heartbeat."""
+
+    known: bool  # False: register again
+    status: WorkerStatus = WorkerStatus.ONLINE
+    cancelled: list[int] = field(default_factory=list)  # leases to stop: cancel was requested
+    lost: list[int] = field(default_factory=list)  # leases that do not stand any more
+    unlisted: list[Held] = field(default_factory=list)  # leases that stand but were not listed
+
+
+@dataclass(slots=True, kw_only=True)
+class JobQuery:
+    """Which jobs to list, newest first."""
+
+    queue: str | None = None
+    states: tuple[State, ...] = ()
+    type: str | None = None
+    limit: int = 20
+    page_token: str = ""
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of jobs; an empty token says it is the last."""
+
+    jobs: list[Job]
+    next_page_token: str = ""
+
+
+@dataclass(slots=True)
+class Cancellation:
+    """The answer to a cancel."""
+
+    state: State
+    requested: bool  # True: it runs, and its worker was asked to stop
+    already_terminal: bool = False
+
+
+@dataclass(slots=True)
+class ComponentHealth:
+    """One part of the system, as ``status`` shows it."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Health:
+    """Whether the server can do its work, part by part."""
+
+    ok: bool
+    version: str
+    components: list[ComponentHealth]

@@ -1,0 +1,227 @@
+"""The storage seam. Batch-first, in domain words; every call is atomic per job, and durable
+(where the store is) when it returns.
+
+After ``submit`` and ``claim``, ``apply`` is the only write path of a job's state: it checks the
+lifecycle table, the version and the fence, writes the row and its event together, and says for
+each item whether it applied. Not for implementing outside this package: it may change shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jobqueue.core.job import (
+    Assignment,
+    Event,
+    Held,
+    Job,
+    NewJob,
+    Outcome,
+    Pulse,
+    Queue,
+    QueueStats,
+    SubmitResult,
+    Transition,
+    Worker,
+    WorkerInfo,
+    WorkerStatus,
+)
+from jobqueue.core.lifecycle import State
+
+ALL_QUEUES = "*"
+"""In a claim: every queue there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The time limits and thresholds a store applies."""
+
+    assignment_timeout: float = 60.0
+    key_ttl: float = 86_400.0
+    poison_after: int = 5  # worker deaths under a RUNNING job; 0 = never
+    watchdog_grace: float = 5.0  # what a worker gets beyond the run timeout to report it itself
+
+
+@dataclass(slots=True)
+class Claim:
+    """Free slots that may take jobs of these queues: the i-th job goes to the i-th slot."""
+
+    queues: tuple[str, ...]
+    slots: Sequence[str]  # worker ids, one for each free slot, least loaded first
+
+
+@dataclass(slots=True)
+class Submission:
+    """Results in the order of the batch, and what was claimed in the same write."""
+
+    results: list[SubmitResult]
+    assigned: list[Assignment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Application:
+    """Outcomes in the order of the batch, and what was claimed in the same write."""
+
+    outcomes: list[Outcome]
+    assigned: list[Assignment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Overdue:
+    """Jobs whose time has come, as moves to apply, and when to look again."""
+
+    transitions: list[Transition]
+    promoted: int  # delayed jobs that became claimable
+    next_at: float | None
+
+
+@dataclass(slots=True)
+class JobFilter:
+    """Which jobs to read, newest first."""
+
+    queue: str | None = None
+    states: tuple[State, ...] = ()
+    type: str | None = None
+    before_seq: int | None = None
+    limit: int = 20
+
+
+class Store(Protocol):
+    """Where jobs live."""
+
+    @property
+    def name(self) -> str:
+        """What kind of store this is, for people."""
+        ...
+
+    @property
+    def durable(self) -> bool:
+        """Whether an accepted job survives the process."""
+        ...
+
+    async def open(self) -> None:
+        """Make ready; creates what is missing."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything. May be called twice, or before open."""
+        ...
+
+    def on_change(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` on the loop when another process may have changed the store."""
+        ...
+
+    async def ping(self) -> None:
+        """Prove that the store answers and can be written; raise Unavailable otherwise."""
+        ...
+
+    # -- jobs: the write path --------------------------------------------------------------
+
+    async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
+        """Accept jobs, each on its own: a refused one leaves no trace and harms no other."""
+        ...
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
+        """Move the next claimable jobs to ASSIGNED: priority first, then FIFO."""
+        ...
+
+    async def apply(
+        self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
+    ) -> Application:
+        """Make moves, in order, each fenced; then fill the claims, all in one write."""
+        ...
+
+    async def request_cancel(self, seq: int) -> Held | None:
+        """Flag a RUNNING job; None if it is not running. No transition, no version."""
+        ...
+
+    async def due(self, limit: int) -> Overdue:
+        """Promote delayed jobs, and find retries, expiries and timeouts that are due."""
+        ...
+
+    # -- jobs: reads and removal -----------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job | None:
+        """Read one job."""
+        ...
+
+    async def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """Read a page of jobs, newest first."""
+        ...
+
+    async def history(self, job_id: str) -> list[Event]:
+        """Read a job's events in order; empty if there is no such job."""
+        ...
+
+    async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
+        """Read events in the order they were committed, from a position on."""
+        ...
+
+    async def delete_job(self, job_id: str) -> State | None:
+        """Remove a terminal job with its history and key.
+
+        Returns the state the job had (unless it is terminal, nothing was done), or None.
+        """
+        ...
+
+    async def prune_done(self, completed_before: float, limit: int) -> int:
+        """Remove DONE jobs that ended before a time; returns how many. Keys stay to their TTL."""
+        ...
+
+    # -- queues ----------------------------------------------------------------------------
+
+    async def create_queue(self, queue: Queue) -> bool:
+        """Create a queue; False if the name exists already."""
+        ...
+
+    async def pause_queue(self, name: str, paused: bool) -> bool:
+        """Stop or resume claims from a queue; False if there is none of that name."""
+        ...
+
+    async def delete_queue(self, name: str) -> int | None:
+        """Remove an empty queue; returns the unfinished jobs that forbid it, None if unknown."""
+        ...
+
+    async def unfinished(self, queue: str, limit: int) -> list[int]:
+        """The seqs of a queue's unfinished jobs."""
+        ...
+
+    async def stats(self, queue: str | None = None) -> list[QueueStats]:
+        """Figures of one queue or of all, by name."""
+        ...
+
+    # -- workers ---------------------------------------------------------------------------
+
+    async def register_worker(self, info: WorkerInfo) -> list[Held]:
+        """Record a worker; returns the leases of its earlier incarnation, which are lost."""
+        ...
+
+    def pulse(self, worker_id: str, incarnation: int, leases: Sequence[int]) -> Pulse:
+        """Record a heartbeat that lists the leases held.
+
+        Blocking, and callable from any thread: heartbeats must survive a blocked loop. ``lost``
+        names listed leases that do not stand, ``unlisted`` leases that stand but were not listed.
+        """
+        ...
+
+    async def held(self, worker_id: str | None = None) -> list[Held]:
+        """The leases in force, of one worker or of all."""
+        ...
+
+    async def set_worker_status(self, worker_id: str, status: WorkerStatus) -> bool:
+        """Drain, stop or retire a worker; False if it is unknown."""
+        ...
+
+    async def workers(self) -> list[Worker]:
+        """Every worker known, by id."""
+        ...
+
+    async def silent_workers(self, silent_for: float) -> list[str]:
+        """Workers not OFFLINE whose last heartbeat is older than that, by the store's clock."""
+        ...
+
+    async def forget_worker(self, worker_id: str) -> bool:
+        """Remove an OFFLINE worker's row."""
+        ...
