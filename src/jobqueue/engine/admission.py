@@ -1,0 +1,146 @@
+"""What may be submitted, created and asked: every limit, and every message with its field."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import MAX_PRIORITY, JobQuery, JobSpec, Queue, WorkerInfo
+from jobqueue.core.retry import profile
+from jobqueue.core.store import ALL_QUEUES
+
+MAX_RETRIES = 1_000
+MAX_SECONDS = 10 * 365 * 86_400.0
+LATEST = 253_402_300_799.0  # the last second of the year 9999
+MAX_KEY_LENGTH = 255
+MAX_TYPE_LENGTH = 200
+MAX_LABELS = 32
+MAX_LABEL_LENGTH = 255
+MAX_PAGE = 1_000
+MAX_CONCURRENCY = 100_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
+
+
+def check_spec(spec: JobSpec, max_payload_bytes: int) -> None:
+    """Refuse a job that could not be carried out as it says."""
+    _check_name("queue", spec.queue)
+    size = len(spec.payload)
+    if size == 0:
+        raise InvalidArgument("payload", "must not be empty")
+    if size > max_payload_bytes:
+        raise InvalidArgument(
+            "payload", f"{size} bytes are too many; at most {max_payload_bytes} are allowed"
+        )
+    if not 0 <= spec.priority <= MAX_PRIORITY:
+        raise InvalidArgument(
+            "priority",
+            f"{spec.priority} is outside 0 to {MAX_PRIORITY} ({MAX_PRIORITY} is highest)",
+        )
+    if spec.max_retries is not None:
+        _check_retries(spec.max_retries)
+    if spec.ttl is not None:
+        _check_positive("ttl", spec.ttl)
+    if spec.timeout is not None:
+        _check_positive("timeout", spec.timeout)
+    if spec.delay is not None or spec.run_at is not None:
+        _check_times(spec)
+    if len(spec.type) > MAX_TYPE_LENGTH:
+        raise InvalidArgument("type", f"at most {MAX_TYPE_LENGTH} characters are allowed")
+    if spec.key is not None and not 1 <= len(spec.key) <= MAX_KEY_LENGTH:
+        raise InvalidArgument("idempotency_key", f"1 to {MAX_KEY_LENGTH} characters are allowed")
+    if spec.labels:
+        _check_labels(spec)
+
+
+def _check_times(spec: JobSpec) -> None:
+    if spec.delay is not None and spec.run_at is not None:
+        raise InvalidArgument("delay", "give delay or run_at, not both")
+    if spec.delay is not None and not (
+        math.isfinite(spec.delay) and 0 <= spec.delay <= MAX_SECONDS
+    ):
+        raise InvalidArgument("delay", f"must be 0 to {MAX_SECONDS:.0f} seconds")
+    if spec.run_at is not None and not (math.isfinite(spec.run_at) and 0 <= spec.run_at <= LATEST):
+        raise InvalidArgument("run_at", "must be a time between 1970 and 9999")
+
+
+def _check_labels(spec: JobSpec) -> None:
+    if len(spec.labels) > MAX_LABELS:
+        raise InvalidArgument("labels", f"at most {MAX_LABELS} are allowed")
+    for name, value in spec.labels.items():
+        if not name or len(name) > MAX_LABEL_LENGTH or len(value) > MAX_LABEL_LENGTH:
+            raise InvalidArgument(
+                "labels", f"names and values have at most {MAX_LABEL_LENGTH} characters"
+            )
+
+
+def check_queue(queue: Queue) -> None:
+    """Refuse a queue whose settings make no sense."""
+    _check_name("name", queue.name)
+    _check_retries(queue.max_retries)
+    if queue.ttl is not None:
+        _check_positive("ttl", queue.ttl)
+    if queue.timeout is not None:
+        _check_positive("timeout", queue.timeout)
+    if queue.capacity < 0:
+        raise InvalidArgument("capacity", "must be 0 (unbounded) or more")
+    profile(queue.retry_profile)
+    for priority, weight in (queue.priority_weights or {}).items():
+        if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= 1_000_000:
+            raise InvalidArgument(
+                "priority_weights",
+                f"{priority}:{weight} is not a priority (0 to {MAX_PRIORITY}) and a weight (1 or more)",
+            )
+
+
+def check_worker(info: WorkerInfo) -> None:
+    """Refuse a worker that could not be told apart or fed."""
+    if not 1 <= len(info.id) <= MAX_KEY_LENGTH or not info.id.isprintable():
+        raise InvalidArgument("worker_id", f"1 to {MAX_KEY_LENGTH} printable characters")
+    if not 1 <= info.concurrency <= MAX_CONCURRENCY:
+        raise InvalidArgument("concurrency", f"must be 1 to {MAX_CONCURRENCY}")
+    if not info.queues:
+        raise InvalidArgument("queues", "name at least one queue, or '*' for all")
+    for name in info.queues:
+        if name != ALL_QUEUES:
+            _check_name("queues", name)
+
+
+def check_query(query: JobQuery) -> None:
+    """Refuse a page that is too large."""
+    if not 1 <= query.limit <= MAX_PAGE:
+        raise InvalidArgument("limit", f"must be 1 to {MAX_PAGE}")
+    if query.queue is not None:
+        _check_name("queue", query.queue)
+
+
+def write_page_token(seq: int) -> str:
+    """Name the place after which the next page begins."""
+    return f"s{seq:x}"
+
+
+def read_page_token(token: str) -> int | None:
+    """Find the place again; None is the first page."""
+    if not token:
+        return None
+    if not re.fullmatch(r"s[0-9a-f]{1,16}", token):
+        raise InvalidArgument(
+            "page_token", "is not one that a list call returned as next_page_token"
+        )
+    return int(token[1:], 16)
+
+
+def _check_name(field: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(field, f"{name[:120]!r} is not a queue name: {_NAME_RULE}")
+
+
+def _check_retries(value: int) -> None:
+    if not 0 <= value <= MAX_RETRIES:
+        raise InvalidArgument("max_retries", f"{value} is outside 0 to {MAX_RETRIES}")
+
+
+def _check_positive(field: str, value: float) -> None:
+    if not (math.isfinite(value) and 0 < value <= MAX_SECONDS):
+        raise InvalidArgument(field, f"must be more than 0 and at most {MAX_SECONDS:.0f} seconds")

@@ -1,0 +1,82 @@
+"""Natural batching: while one batch is in flight the next one fills.
+
+No timers, and no added latency when idle: a call that finds nothing in flight goes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from jobqueue.core.errors import Unavailable
+
+Call = TypeVar("Call")
+Answer = TypeVar("Answer")
+
+
+class Batcher(Generic[Call, Answer]):
+    """Coalesces concurrent calls into one flush at a time.
+
+    ``flush`` gets the calls in order and returns one answer each; if it raises, every call of
+    that batch gets the error. A call is never split, and never dropped once its flush began.
+    """
+
+    def __init__(
+        self,
+        flush: Callable[[Sequence[Call]], Awaitable[Sequence[Answer]]],
+        *,
+        limit: int,
+        weigh: Callable[[Call], int],
+    ) -> None:
+        self._flush = flush
+        self._limit = limit
+        self._weigh = weigh
+        self._waiting: deque[tuple[Call, asyncio.Future[Answer]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def add(self, call: Call) -> Answer:
+        """Join the next batch and wait for the answer."""
+        if self._closed:
+            raise Unavailable("shutting down")
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        return await future
+
+    async def close(self) -> None:
+        """Refuse new calls and wait for those that were taken."""
+        self._closed = True
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch = self._take()
+                try:
+                    answers = await self._flush([call for call, _ in batch])
+                except Exception as error:
+                    for _, future in batch:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                for (_, future), answer in zip(batch, answers, strict=True):
+                    if not future.done():
+                        future.set_result(answer)
+        finally:
+            self._task = None
+
+    def _take(self) -> list[tuple[Call, asyncio.Future[Answer]]]:
+        batch: list[tuple[Call, asyncio.Future[Answer]]] = []
+        weight = 0
+        while self._waiting and weight < self._limit:
+            call, future = self._waiting.popleft()
+            if future.cancelled():  # the caller gave up before anything happened
+                continue
+            weight += self._weigh(call)
+            batch.append((call, future))
+        return batch

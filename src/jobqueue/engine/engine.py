@@ -1,0 +1,476 @@
+"""The engine: client, dispatch and operator API over a store."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from jobqueue.core.api import Inbox, Link
+from jobqueue.core.clock import Clock, SystemClock
+from jobqueue.core.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    JobQueueError,
+    NotFound,
+)
+from jobqueue.core.ids import new_job_ids, parse_job_id
+from jobqueue.core.job import (
+    Cancellation,
+    ComponentHealth,
+    Event,
+    Health,
+    Job,
+    JobQuery,
+    JobSpec,
+    NewJob,
+    Outcome,
+    Page,
+    Queue,
+    QueueStats,
+    Refusal,
+    SubmitResult,
+    SubmitStatus,
+    Transition,
+    Worker,
+    WorkerInfo,
+    WorkerStatus,
+)
+from jobqueue.core.lifecycle import REPORTABLE, TERMINAL, State
+from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.store import JobFilter, Store
+from jobqueue.engine import admission
+from jobqueue.engine.batching import Batcher
+from jobqueue.engine.links import ENDING, EngineLink, ReportCall
+from jobqueue.engine.scheduler import Scheduler
+from jobqueue.engine.sessions import Session
+from jobqueue.engine.settings import EngineSettings
+from jobqueue.engine.sweeper import Sweeper
+from jobqueue.engine.watching import Watchers
+
+_log = logging.getLogger("jobqueue.engine")
+_WATCH_SAFETY_NET = 1.0  # how long a waiter trusts that it will be told
+_CANCEL_TRIES = 10  # a job can change state between our look and our write, but not for ever
+_FORCE_CHUNK = 1_000
+
+
+class Engine:
+    """Implements ``core.api.Backend``."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: EngineSettings | None = None,
+        observer: Observer | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings or EngineSettings()
+        self._observer = observer or Deaf()
+        self._clock = clock or SystemClock()
+        self._watchers = Watchers()
+        self._started = False
+        self._losing: set[asyncio.Task[object]] = set()
+
+    @property
+    def store(self) -> Store:
+        """The store behind it."""
+        return self._store
+
+    async def start(self) -> None:
+        """Open the store, make the default queue, start the background tasks."""
+        if self._started:
+            return
+        await self._store.open()
+        self._submits: Batcher[Sequence[NewJob], list[SubmitResult]] = Batcher(
+            self._flush_submits, limit=self._settings.submit_group, weigh=len
+        )
+        self._reports: Batcher[ReportCall, list[bool]] = Batcher(
+            self._flush_reports,
+            limit=self._settings.report_group,
+            weigh=lambda call: len(call.reports),
+        )
+        self._scheduler = Scheduler(self._store, self._settings, self._observer)
+        self._sweeper = Sweeper(
+            self._store, self._settings, self._clock, self._apply, self._scheduler.wake
+        )
+        await self._store.create_queue(dataclasses.replace(self._settings.queue))
+        self._store.on_change(self._changed_elsewhere)
+        self._scheduler.start()
+        self._sweeper.start()
+        self._started = True
+
+    async def stop(self) -> None:
+        """Take no more, finish what is in flight, close the store."""
+        if not self._started:
+            await self._store.close()
+            return
+        self._started = False
+        await self._submits.close()
+        await self._reports.close()
+        await self._sweeper.stop()
+        await self._scheduler.stop()
+        if self._losing:
+            await asyncio.wait(self._losing)
+        self._watchers.changed_elsewhere()
+        await self._store.close()
+
+    def _changed_elsewhere(self) -> None:
+        self._scheduler.wake()
+        self._watchers.changed_elsewhere()
+
+    # -- client ----------------------------------------------------------------------------
+
+    async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
+        """See ``ClientApi.submit``."""
+        results: list[SubmitResult | None] = [None] * len(specs)
+        jobs: list[NewJob] = []
+        places: list[int] = []
+        limit = self._settings.max_payload_bytes
+        for place, (spec, job_id) in enumerate(zip(specs, new_job_ids(len(specs)), strict=True)):
+            try:
+                admission.check_spec(spec, limit)
+            except InvalidArgument as error:
+                results[place] = SubmitResult.refused(error)
+                continue
+            jobs.append(NewJob(job_id, spec))
+            places.append(place)
+        group = self._settings.submit_group
+        for start in range(0, len(jobs), group):
+            answers = await self._submits.add(jobs[start : start + group])
+            for place, answer in zip(places[start : start + group], answers, strict=True):
+                results[place] = answer
+        return [result for result in results if result is not None]
+
+    async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
+        jobs = [job for call in calls for job in call] if len(calls) > 1 else calls[0]
+        plan = self._scheduler.plan(work=True)
+        try:
+            submission = await self._store.submit(jobs, plan.claims)
+        except BaseException:
+            self._scheduler.release(plan)
+            raise
+        self._scheduler.settle(plan, submission.assigned)
+        self._after_submit(jobs, submission.results)
+        answers: list[list[SubmitResult]] = []
+        start = 0
+        for call in calls:
+            answers.append(submission.results[start : start + len(call)])
+            start += len(call)
+        return answers
+
+    def _after_submit(self, jobs: Sequence[NewJob], results: Sequence[SubmitResult]) -> None:
+        accepted: dict[str, int] = {}
+        now = 0.0
+        for job, result in zip(jobs, results, strict=True):
+            if result.status is not SubmitStatus.ACCEPTED:
+                continue
+            spec = job.spec
+            accepted[spec.queue] = accepted.get(spec.queue, 0) + 1
+            if spec.delay is not None or spec.run_at is not None or spec.ttl is not None:
+                now = now or self._clock.now()
+                for at in (
+                    spec.run_at,
+                    spec.delay and now + spec.delay,
+                    spec.ttl and now + spec.ttl,
+                ):
+                    if at:
+                        self._sweeper.expect(at)
+        for queue, count in accepted.items():
+            self._observer.entered(queue, State.PENDING, count)
+
+    async def get(self, job_id: str) -> Job:
+        """See ``ClientApi.get``."""
+        job = await self._store.get(parse_job_id(job_id))
+        if job is None:
+            raise NotFound(f"job_id: there is no job {job_id}")
+        return job
+
+    async def wait(self, job_id: str, timeout: float | None) -> Job:
+        """See ``ClientApi.wait``."""
+        job_id = parse_job_id(job_id)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        changed = self._watchers.enter(job_id)
+        try:
+            while True:
+                changed.clear()
+                job = await self.get(job_id)
+                if job.state in TERMINAL:
+                    return job
+                patience = _WATCH_SAFETY_NET
+                if deadline is not None:
+                    patience = min(patience, deadline - time.monotonic())
+                    if patience <= 0:
+                        return job
+                await _wait(changed, patience)
+        finally:
+            self._watchers.leave(job_id, changed)
+
+    async def cancel(self, job_id: str) -> Cancellation:
+        """See ``ClientApi.cancel``."""
+        job = await self.get(job_id)
+        if job.state in TERMINAL:
+            return Cancellation(job.state, requested=False, already_terminal=True)
+        for _ in range(_CANCEL_TRIES):
+            outcome = (await self._apply([Transition.cancelled(job.seq)]))[0]
+            if outcome.applied:
+                return Cancellation(State.DEAD_LETTERED, requested=False)
+            if outcome.state is None:
+                raise NotFound(f"job_id: there is no job {job_id}")
+            if outcome.state in TERMINAL:
+                return Cancellation(outcome.state, requested=False, already_terminal=True)
+            held = await self._store.request_cancel(job.seq)
+            if held is not None:
+                session = self._scheduler.sessions.get(held.worker_id)
+                if session is not None:
+                    session.inbox.cancel([held.lease])
+                return Cancellation(State.RUNNING, requested=True)
+        raise Conflict(f"job {job_id} changes too fast to be cancelled; try again")
+
+    async def list_jobs(self, query: JobQuery) -> Page:
+        """See ``ClientApi.list_jobs``."""
+        admission.check_query(query)
+        before = admission.read_page_token(query.page_token)
+        wanted = JobFilter(query.queue, query.states, query.type, before, query.limit + 1)
+        jobs = await self._store.list_jobs(wanted)
+        if len(jobs) <= query.limit:
+            return Page(jobs)
+        return Page(jobs[:-1], admission.write_page_token(jobs[-2].seq))
+
+    async def history(self, job_id: str) -> list[Event]:
+        """See ``ClientApi.history``."""
+        events = await self._store.history(parse_job_id(job_id))
+        if not events:
+            raise NotFound(f"job_id: there is no job {job_id}")
+        return events
+
+    async def watch(self, job_id: str) -> AsyncIterator[Event]:
+        """See ``ClientApi.watch``."""
+        job_id = parse_job_id(job_id)
+        changed = self._watchers.enter(job_id)
+        version = 0
+        try:
+            while True:
+                changed.clear()
+                events = await self.history(job_id)
+                for event in events:
+                    if event.version > version:
+                        version = event.version
+                        yield event
+                if events[-1].to_state in TERMINAL:
+                    return
+                await _wait(changed, _WATCH_SAFETY_NET)
+        finally:
+            self._watchers.leave(job_id, changed)
+
+    # -- dispatch --------------------------------------------------------------------------
+
+    async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
+        """See ``DispatchApi.connect``."""
+        admission.check_worker(info)
+        lost = await self._store.register_worker(info)
+        if lost:
+            error = f"worker {info.id} was started anew"
+            await self._apply([Transition.worker_lost(one.seq, one.lease, error) for one in lost])
+        session = Session(info, inbox)
+        replaced = self._scheduler.sessions.add(session)
+        if replaced is not None:
+            replaced.open = False
+        return EngineLink(session, self._store, self._scheduler, self._reports.add, self._lose)
+
+    def _lose(self, transitions: Sequence[Transition]) -> None:
+        task: asyncio.Task[object] = asyncio.create_task(self._apply_quietly(transitions))
+        self._losing.add(task)
+        task.add_done_callback(self._losing.discard)
+
+    async def _apply_quietly(self, transitions: Sequence[Transition]) -> None:
+        try:
+            await self._apply(transitions)
+        except JobQueueError as error:
+            _log.warning("lost leases could not be failed over: %s", error)
+
+    async def _flush_reports(self, calls: Sequence[ReportCall]) -> list[list[bool]]:
+        transitions = [report for call in calls for report in call.reports]
+        freed: dict[Session, int] = {}
+        for call in calls:
+            if call.freed and call.session.open:
+                freed[call.session] = freed.get(call.session, 0) + call.freed
+        outcomes = await self._apply(transitions, freed)
+        answers: list[list[bool]] = []
+        start = 0
+        for call in calls:
+            own = outcomes[start : start + len(call.reports)]
+            answers.append([outcome.refusal is None for outcome in own])
+            call.session.held -= sum(report.move in ENDING for report in call.reports)
+            start += len(call.reports)
+        return answers
+
+    async def _apply(
+        self, transitions: Sequence[Transition], freed: dict[Session, int] | None = None
+    ) -> list[Outcome]:
+        """The one way to the store's write path: claims ride along, everybody is told."""
+        plan = self._scheduler.plan(freed or {})
+        try:
+            application = await self._store.apply(transitions, plan.claims)
+        except BaseException:
+            self._scheduler.release(plan)
+            raise
+        for session, count in (freed or {}).items():
+            session.free += count
+        self._scheduler.settle(plan, application.assigned)
+        self._after_apply(transitions, application.outcomes)
+        return application.outcomes
+
+    def _after_apply(self, transitions: Sequence[Transition], outcomes: Sequence[Outcome]) -> None:
+        entered: dict[tuple[str, State], int] = {}
+        ran: dict[str, list[float]] = {}
+        claimable = False
+        for asked, outcome in zip(transitions, outcomes, strict=True):
+            state = outcome.state
+            if outcome.refusal is not None or state is None:
+                continue
+            entered[outcome.queue, state] = entered.get((outcome.queue, state), 0) + 1
+            if outcome.ran_for is not None:
+                ran.setdefault(outcome.queue, []).append(outcome.ran_for)
+            if state is State.PENDING:
+                claimable = True
+            elif outcome.due is not None:
+                self._sweeper.expect(outcome.due)
+            if outcome.lease is not None and asked.move not in REPORTABLE:
+                session = self._scheduler.sessions.get(outcome.worker_id)
+                if session is not None:  # its lease ended without it
+                    session.held -= 1
+                    session.inbox.cancel([outcome.lease])
+        for (queue, state), count in entered.items():
+            self._observer.entered(queue, state, count)
+        for queue, seconds in ran.items():
+            self._observer.ran(queue, seconds)
+        if claimable:
+            self._scheduler.wake()
+        if self._watchers:
+            self._watchers.changed(outcome.job_id for outcome in outcomes)
+
+    # -- operator --------------------------------------------------------------------------
+
+    async def create_queue(self, queue: Queue) -> Queue:
+        """See ``OperatorApi.create_queue``."""
+        admission.check_queue(queue)
+        if not await self._store.create_queue(queue):
+            raise AlreadyExists(f"name: there is a queue {queue.name!r} already")
+        return queue
+
+    async def delete_queue(self, name: str, *, force: bool = False) -> int:
+        """See ``OperatorApi.delete_queue``."""
+        dropped = 0
+        while True:
+            left = await self._store.delete_queue(name)
+            if left is None:
+                raise _no_queue(name)
+            if left == 0:
+                return dropped
+            if not force:
+                raise Conflict(
+                    f"queue {name!r} is not empty ({left} unfinished jobs); use force to"
+                    " dead-letter them"
+                )
+            await self._store.pause_queue(name, True)
+            seqs = await self._store.unfinished(name, _FORCE_CHUNK)
+            outcomes = await self._apply([Transition.dropped_with_queue(seq) for seq in seqs])
+            dropped += sum(outcome.applied for outcome in outcomes)
+
+    async def pause_queue(self, name: str) -> None:
+        """See ``OperatorApi.pause_queue``."""
+        if not await self._store.pause_queue(name, True):
+            raise _no_queue(name)
+
+    async def resume_queue(self, name: str) -> None:
+        """See ``OperatorApi.resume_queue``."""
+        if not await self._store.pause_queue(name, False):
+            raise _no_queue(name)
+        self._scheduler.wake()
+
+    async def queue_stats(self, name: str) -> QueueStats:
+        """See ``OperatorApi.queue_stats``."""
+        found = await self._store.stats(name)
+        if not found:
+            raise _no_queue(name)
+        return found[0]
+
+    async def list_queues(self) -> list[QueueStats]:
+        """See ``OperatorApi.list_queues``."""
+        return await self._store.stats()
+
+    async def list_workers(self) -> list[Worker]:
+        """See ``OperatorApi.list_workers``."""
+        return await self._store.workers()
+
+    async def drain_worker(self, worker_id: str) -> None:
+        """See ``OperatorApi.drain_worker``."""
+        await self._set_worker_status(worker_id, WorkerStatus.DRAINING)
+
+    async def shutdown_worker(self, worker_id: str) -> None:
+        """See ``OperatorApi.shutdown_worker``."""
+        await self._set_worker_status(worker_id, WorkerStatus.STOPPING)
+
+    async def _set_worker_status(self, worker_id: str, status: WorkerStatus) -> None:
+        known = {worker.info.id: worker for worker in await self._store.workers()}
+        worker = known.get(worker_id)
+        if worker is None:
+            raise NotFound(f"worker_id: there is no worker {worker_id!r}")
+        if worker.status is WorkerStatus.OFFLINE:
+            raise Conflict(f"worker {worker_id!r} is OFFLINE")
+        await self._store.set_worker_status(worker_id, status)
+        session = self._scheduler.sessions.get(worker_id)
+        if session is not None:
+            session.open = False
+            session.inbox.set_status(status)
+
+    async def retry(self, job_id: str) -> Job:
+        """See ``OperatorApi.retry``."""
+        job = await self.get(job_id)
+        if not await self._store.stats(job.queue):
+            raise Conflict(f"job {job_id} cannot be retried: its queue {job.queue!r} is deleted")
+        outcome = (await self._apply([Transition.retried_by_hand(job.seq)]))[0]
+        if outcome.refusal is Refusal.NO_SUCH_JOB:
+            raise NotFound(f"job_id: there is no job {job_id}")
+        if not outcome.applied:
+            state = outcome.state.name if outcome.state else "gone"
+            raise Conflict(
+                f"job {job_id} is {state}; only FAILED and DEAD_LETTERED jobs can be retried"
+            )
+        return await self.get(job_id)
+
+    async def delete_job(self, job_id: str) -> None:
+        """See ``OperatorApi.delete_job``."""
+        state = await self._store.delete_job(parse_job_id(job_id))
+        if state is None:
+            raise NotFound(f"job_id: there is no job {job_id}")
+        if state not in TERMINAL:
+            raise Conflict(
+                f"job {job_id} is {state.name}; only DONE and DEAD_LETTERED jobs can be deleted"
+            )
+
+    async def health(self) -> Health:
+        """See ``OperatorApi.health``."""
+        try:
+            await self._store.ping()
+        except JobQueueError as error:
+            database = ComponentHealth("database", False, error.message)
+        else:
+            durable = "durable" if self._store.durable else "not durable"
+            database = ComponentHealth("database", True, f"{self._store.name}, {durable}")
+        return Health(database.ok, self._settings.version, [database])
+
+
+def _no_queue(name: str) -> NotFound:
+    return NotFound(f"queue: there is no queue {name!r}")
+
+
+async def _wait(changed: asyncio.Event, patience: float) -> None:
+    try:
+        await asyncio.wait_for(changed.wait(), patience)
+    except TimeoutError:
+        return

@@ -1,0 +1,140 @@
+"""Hands jobs to workers: woken by work and by free slots, never polling but for the safety net."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.observer import Observer
+from jobqueue.core.store import Store
+from jobqueue.engine.sessions import Plan, Session, Sessions
+from jobqueue.engine.settings import EngineSettings
+
+_log = logging.getLogger("jobqueue.engine.scheduler")
+_NOTHING_FREED: Mapping[Session, int] = {}
+
+
+class Scheduler:
+    """Plans claims for every write that can carry one, and runs cycles of its own besides.
+
+    ``news`` counts everything that may have made a job claimable. A claim that came back short
+    and saw all the news leaves the scheduler *dry*: nothing is asked again until there is news,
+    or the interval has passed.
+    """
+
+    def __init__(self, store: Store, settings: EngineSettings, observer: Observer) -> None:
+        self._store = store
+        self._settings = settings
+        self._observer = observer
+        self._news = 1
+        self._dry_at = 0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._returning: set[asyncio.Task[None]] = set()
+        self.sessions = Sessions()
+
+    def start(self) -> None:
+        """Begin to run cycles."""
+        self._task = asyncio.create_task(self._run(), name="jobqueue-scheduler")
+
+    async def stop(self) -> None:
+        """End the cycles; assignments under way are still delivered."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task, *self._returning])
+            self._task = None
+
+    def wake(self) -> None:
+        """Something may have become claimable."""
+        self._news += 1
+        self._wake.set()
+
+    def grant(self, session: Session, slots: int) -> None:
+        """A worker offers free slots."""
+        if session.open and slots > 0:
+            session.free += slots
+            if self._dry_at != self._news:
+                self._wake.set()
+
+    def plan(self, freed: Mapping[Session, int] = _NOTHING_FREED, *, work: bool = False) -> Plan:
+        """Promise free slots to a claim that rides along with a write.
+
+        ``work``: the write itself brings claimable jobs, so that being dry does not matter.
+        """
+        if work:
+            self._news += 1
+        dry = self._dry_at == self._news
+        return self.sessions.plan(0 if dry else self._settings.batch_size, self._news, freed)
+
+    def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> None:
+        """Deliver what the claim brought."""
+        if plan.asked:
+            if len(assigned) < plan.asked and plan.news == self._news:
+                self._dry_at = self._news
+            elif len(assigned) == plan.asked:
+                self._wake.set()
+        orphans = self.sessions.settle(plan, assigned)
+        if orphans:
+            self._hand_back(orphans)
+
+    def release(self, plan: Plan) -> None:
+        """The write failed: nothing was claimed."""
+        self.sessions.settle(plan, ())
+        self._wake.set()
+
+    def _hand_back(self, orphans: Sequence[Assignment]) -> None:
+        # The worker left while the claim was under way. If this fails they time out.
+        transitions = [Transition.handed_back(one.seq, one.lease) for one in orphans]
+        task = asyncio.create_task(self._return(transitions))
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def _return(self, transitions: Sequence[Transition]) -> None:
+        try:
+            await self._store.apply(transitions)
+        except JobQueueError as error:
+            _log.warning("jobs could not be handed back: %s", error)
+        self.wake()
+
+    async def _run(self) -> None:
+        failing = False
+        while True:
+            try:
+                await asyncio.wait_for(self._wake.wait(), self._settings.interval)
+            except TimeoutError:
+                self._news += 1  # the safety net: look although nothing was said
+            self._wake.clear()
+            try:
+                while await self._cycle():
+                    pass
+                failing = False
+            except JobQueueError as error:
+                if not failing:
+                    _log.warning("the scheduler cannot claim: %s", error)
+                failing = True
+                await asyncio.sleep(self._settings.interval)
+            except Exception:
+                _log.exception("a scheduling cycle failed")
+                await asyncio.sleep(self._settings.interval)
+
+    async def _cycle(self) -> bool:
+        """One batch; True if there may be more and somebody has room for it."""
+        plan = self.plan()
+        if not plan.asked:
+            return False
+        began = time.perf_counter()
+        try:
+            assigned = await self._store.claim(plan.claims)
+        except BaseException:
+            self.release(plan)
+            raise
+        self.settle(plan, assigned)
+        by_queue: dict[str, int] = {}
+        for one in assigned:
+            by_queue[one.queue] = by_queue.get(one.queue, 0) + 1
+        self._observer.scheduled(time.perf_counter() - began, by_queue)
+        return len(assigned) == plan.asked

@@ -1,0 +1,151 @@
+"""Workers connected to this server, their free slots, and how claims are laid over them."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Mapping, Sequence
+
+from jobqueue.core.api import Inbox
+from jobqueue.core.job import Assignment, WorkerInfo
+from jobqueue.core.store import Claim
+
+
+class Session:
+    """One connected worker.
+
+    ``free`` slots may be promised in a claim; ``promised`` ones are in a claim under way; ``held``
+    counts assignments delivered and not yet ended, which is the worker's load.
+    """
+
+    __slots__ = ("_settled", "free", "held", "inbox", "info", "open", "promised")
+
+    def __init__(self, info: WorkerInfo, inbox: Inbox) -> None:
+        self.info = info
+        self.inbox = inbox
+        self.free = 0
+        self.promised = 0
+        self.held = 0
+        self.open = True  # False: draining or gone; nothing more is promised to it
+        self._settled = asyncio.Event()
+
+    async def settle(self) -> None:
+        """Wait until no claim under way can still bring it something."""
+        while self.promised:
+            self._settled.clear()
+            await self._settled.wait()
+
+    def settled(self) -> None:
+        """A claim under way ended."""
+        if not self.promised:
+            self._settled.set()
+
+
+class Plan:
+    """Slots promised in one claim, to be delivered or given back."""
+
+    __slots__ = ("asked", "claims", "news", "promised")
+
+    def __init__(self, claims: list[Claim], promised: dict[Session, int], news: int) -> None:
+        self.claims = claims
+        self.promised = promised
+        self.news = news
+        self.asked = sum(promised.values())
+
+
+class Sessions:
+    """All of them, by worker id."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Session] = {}
+
+    def add(self, session: Session) -> Session | None:
+        """Connect; returns the session it replaces."""
+        replaced = self._by_id.get(session.info.id)
+        self._by_id[session.info.id] = session
+        return replaced
+
+    def remove(self, session: Session) -> None:
+        """Disconnect, unless another session has taken its place."""
+        if self._by_id.get(session.info.id) is session:
+            del self._by_id[session.info.id]
+
+    def get(self, worker_id: str | None) -> Session | None:
+        """Find a worker connected here."""
+        return None if worker_id is None else self._by_id.get(worker_id)
+
+    def all(self) -> list[Session]:
+        """Every session."""
+        return list(self._by_id.values())
+
+    def plan(self, limit: int, news: int, freed: Mapping[Session, int]) -> Plan:
+        """Promise up to ``limit`` slots, least loaded worker first.
+
+        ``freed`` slots come free in the very write that the claim is part of, so they count here
+        and nowhere else until it has happened.
+        """
+        groups: dict[tuple[str, ...], list[tuple[Session, int]]] = {}
+        for session in self._by_id.values():
+            free = session.free + freed.get(session, 0)
+            if free > 0 and session.open:
+                groups.setdefault(session.info.queues, []).append((session, free))
+        claims: list[Claim] = []
+        promised: dict[Session, int] = {}
+        for queues, members in groups.items():
+            if limit <= 0:
+                break
+            slots = _spread(members, limit, promised, freed)
+            limit -= len(slots)
+            claims.append(Claim(queues, slots))
+        for session, count in promised.items():
+            session.free -= count
+            session.promised += count
+        return Plan(claims, promised, news)
+
+    def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> list[Assignment]:
+        """Deliver what a plan brought and take the rest back; returns what nobody is there for."""
+        by_worker: dict[str, list[Assignment]] = {}
+        for assignment in assigned:
+            by_worker.setdefault(assignment.worker_id, []).append(assignment)
+        orphans: list[Assignment] = []
+        for session, count in plan.promised.items():
+            got = by_worker.pop(session.info.id, [])
+            session.promised -= count
+            session.free += count - len(got)
+            if got and self._by_id.get(session.info.id) is session:
+                session.held += len(got)
+                session.inbox.assigned(got)
+            else:
+                orphans += got
+            session.settled()
+        for got in by_worker.values():
+            orphans += got
+        return orphans
+
+
+def _spread(
+    members: list[tuple[Session, int]],
+    limit: int,
+    promised: dict[Session, int],
+    freed: Mapping[Session, int],
+) -> list[str]:
+    if len(members) == 1:
+        session, free = members[0]
+        count = min(free, limit)
+        promised[session] = count
+        return [session.info.id] * count
+    heap = [
+        (session.held + session.promised - freed.get(session, 0), place, free, session)
+        for place, (session, free) in enumerate(members)
+    ]
+    heapq.heapify(heap)
+    slots: list[str] = []
+    while heap and len(slots) < limit:
+        load, place, free, session = heap[0]
+        slots.append(session.info.id)
+        promised[session] = promised.get(session, 0) + 1
+        if free > 1:
+            heapq.heapreplace(heap, (load + 1, place, free - 1, session))
+        else:
+            heapq.heappop(heap)
+    return slots

@@ -1,0 +1,27 @@
+"""What the engine can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jobqueue.core.job import DEFAULT_QUEUE, Queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Limits, intervals and the defaults of new queues. Times in seconds."""
+
+    # What a queue gets that is created without saying.
+    queue: Queue = field(default_factory=lambda: Queue(name=DEFAULT_QUEUE))
+    max_payload_bytes: int = 1024 * 1024
+    # One scheduling cycle hands out at most so many; the interval is the longest idle wait.
+    batch_size: int = 100
+    interval: float = 0.5
+    # Concurrent calls that one write takes in.
+    submit_group: int = 1_000
+    report_group: int = 2_000
+    heartbeat_interval: float = 5.0
+    heartbeat_timeout: float = 30.0
+    sweep_limit: int = 1_000
+    retention: float = 0.0  # DONE jobs are pruned after that; 0 = kept for ever
+    version: str = ""

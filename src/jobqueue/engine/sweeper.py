@@ -1,0 +1,144 @@
+"""Moves jobs on when time has passed: retries, expiries, timeouts, lost workers, retention."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from jobqueue.core.clock import Clock
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import Outcome, Transition, WorkerStatus
+from jobqueue.core.store import Store
+from jobqueue.engine.settings import EngineSettings
+
+_log = logging.getLogger("jobqueue.engine.sweeper")
+_PRUNE_INTERVAL = 10.0
+
+Apply = Callable[[Sequence[Transition]], Awaitable[Sequence[Outcome]]]
+
+
+class Sweeper:
+    """One task with three duties, each at its own pace."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: EngineSettings,
+        clock: Clock,
+        apply: Apply,
+        promoted: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._apply = apply
+        self._promoted = promoted
+        self._task: asyncio.Task[None] | None = None
+        self._nudge = asyncio.Event()
+        self._next = 0.0
+        self._reap_every = max(0.05, min(5.0, settings.heartbeat_timeout / 4))
+        self._reap_at = 0.0
+        self._judge_at = 0.0
+        self._prune_at = 0.0
+        self._failing = False
+
+    def start(self) -> None:
+        """Begin; nobody is judged silent before a full timeout has passed under our eyes."""
+        now = time.monotonic()
+        self._reap_at = now
+        self._judge_at = now + self._settings.heartbeat_timeout
+        self._task = asyncio.create_task(self._run(), name="jobqueue-sweeper")
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    def expect(self, at: float) -> None:
+        """Something will be due then, by the store's clock: do not sleep through it."""
+        if at < self._next:
+            self._next = at
+            self._nudge.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._nudge.clear()
+            # Whatever is said while the store is asked must not be lost: see expect().
+            self._next = self._clock.now() + self._settings.interval
+            try:
+                await self.sweep()
+                await self._reap()
+                await self._prune()
+                self._failing = False
+            except JobQueueError as error:
+                self._suspend_judgement()
+                if not self._failing:
+                    _log.warning("the sweeper cannot work: %s", error)
+                self._failing = True
+            except Exception:
+                _log.exception("a sweep failed")
+            while (delay := self._next - self._clock.now()) > 0:
+                try:
+                    await asyncio.wait_for(self._nudge.wait(), delay)
+                except TimeoutError:
+                    break
+                self._nudge.clear()  # told of something earlier: sleep less
+            await asyncio.sleep(0)
+
+    async def sweep(self) -> int:
+        """Make every move that is due; returns how many."""
+        moved = 0
+        while True:
+            overdue = await self._store.due(self._settings.sweep_limit)
+            if overdue.promoted:
+                self._promoted()
+            if overdue.transitions:
+                outcomes = await self._apply(overdue.transitions)
+                moved += sum(outcome.applied for outcome in outcomes)
+            if len(overdue.transitions) + overdue.promoted < self._settings.sweep_limit:
+                if overdue.next_at is not None:
+                    self._next = min(self._next, overdue.next_at)
+                return moved
+
+    async def _reap(self) -> None:
+        now = time.monotonic()
+        if now < self._reap_at:
+            return
+        if now > self._reap_at + 2 * self._reap_every + 1.0:
+            # We were stopped or blocked ourselves; so may the heartbeats have been.
+            self._suspend_judgement()
+        self._reap_at = now + self._reap_every
+        if now >= self._judge_at:
+            for worker_id in await self._store.silent_workers(self._settings.heartbeat_timeout):
+                await self.fail_over(
+                    worker_id, f"no heartbeat for {self._settings.heartbeat_timeout:g} s"
+                )
+
+    def _suspend_judgement(self) -> None:
+        self._judge_at = time.monotonic() + self._settings.heartbeat_timeout
+
+    async def fail_over(self, worker_id: str, why: str) -> None:
+        """Mark a worker OFFLINE and fail what it held."""
+        await self._store.set_worker_status(worker_id, WorkerStatus.OFFLINE)
+        held = await self._store.held(worker_id)
+        _log.warning(
+            "worker is offline: %s", why, extra={"worker_id": worker_id, "jobs": len(held)}
+        )
+        if held:
+            error = f"worker {worker_id} was lost: {why}"
+            await self._apply([Transition.worker_lost(one.seq, one.lease, error) for one in held])
+
+    async def _prune(self) -> None:
+        if self._settings.retention <= 0 or time.monotonic() < self._prune_at:
+            return
+        self._prune_at = time.monotonic() + _PRUNE_INTERVAL
+        limit = self._settings.sweep_limit
+        while True:
+            before = self._clock.now() - self._settings.retention
+            if await self._store.prune_done(before, limit) < limit:
+                return
+            await asyncio.sleep(0)

@@ -1,0 +1,42 @@
+"""Callers that wait for a job to change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+
+class Watchers:
+    """Wakes whoever waits for a job, by its id."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def enter(self, job_id: str) -> asyncio.Event:
+        """Begin to wait; look at the job after this, so that nothing is missed."""
+        event = asyncio.Event()
+        self._waiting.setdefault(job_id, set()).add(event)
+        return event
+
+    def leave(self, job_id: str, event: asyncio.Event) -> None:
+        """Stop waiting."""
+        waiting = self._waiting.get(job_id)
+        if waiting is not None:
+            waiting.discard(event)
+            if not waiting:
+                del self._waiting[job_id]
+
+    def changed(self, job_ids: Iterable[str]) -> None:
+        """These jobs changed."""
+        for job_id in job_ids:
+            for event in self._waiting.get(job_id, ()):
+                event.set()
+
+    def changed_elsewhere(self) -> None:
+        """Any job may have changed, by another process."""
+        for waiting in self._waiting.values():
+            for event in waiting:
+                event.set()

@@ -1,0 +1,702 @@
+"""The memory store: heaps and dictionaries on the event loop. Not durable.
+
+Each queue has one heap of claimable jobs, ordered by a single integer (priority, then sequence).
+An entry that is no longer claimable stays in the heap until it is popped or until such entries
+outnumber the rest; so the cost per job stays bounded however many are cancelled.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+from jobqueue.core.clock import Clock, SystemClock
+from jobqueue.core.decide import Live, decide, overdue
+from jobqueue.core.errors import NotFound, QueueFull
+from jobqueue.core.ids import new_lease
+from jobqueue.core.job import (
+    MAX_PRIORITY,
+    NO_LABELS,
+    Assignment,
+    Event,
+    Held,
+    Job,
+    JobSpec,
+    NewJob,
+    Outcome,
+    Pulse,
+    Queue,
+    QueueStats,
+    Refusal,
+    SubmitResult,
+    Transition,
+    Worker,
+    WorkerInfo,
+    WorkerStatus,
+)
+from jobqueue.core.lifecycle import HELD, TERMINAL, Reason, State
+from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.retry import PROFILES
+from jobqueue.core.store import (
+    ALL_QUEUES,
+    Application,
+    Claim,
+    JobFilter,
+    Overdue,
+    Rules,
+    Submission,
+)
+
+_SEQ_BITS = 56
+_SEQ_MASK = (1 << _SEQ_BITS) - 1
+_ASSIGNED = ((State.ASSIGNED, Reason.ASSIGNED),)
+_SLACK = 1024  # stale entries that are not worth a rebuild
+
+
+class _Record(Live):
+    __slots__ = ("created_at", "events", "id", "queue", "ready", "spec", "ttl")
+
+    id: str
+    spec: JobSpec
+    queue: _Queue
+    ready: bool  # claimable now: PENDING, and not waiting for run_at
+    created_at: float
+    ttl: float | None
+    events: list[_Event]
+
+
+_Event = tuple[_Record, int, State | None, State, Reason, float, int, str | None, str, int]
+"""record, version, from, to, reason, at, attempt, worker, detail, position in the log"""
+
+
+class _Queue:
+    __slots__ = ("depth", "failed", "heap", "queue", "run_seconds", "stale", "succeeded", "timed")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.heap: list[int] = []
+        self.stale = 0
+        self.depth = dict.fromkeys(State, 0)
+        self.succeeded = 0
+        self.failed = 0
+        self.run_seconds = 0.0
+        self.timed = 0
+
+
+class MemoryStore:
+    """Everything in this process; gone with it."""
+
+    name = "memory"
+    durable = False
+
+    def __init__(
+        self,
+        rules: Rules | None = None,
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._rules = rules or Rules()
+        self._clock = clock or SystemClock()
+        self._observer = observer or Deaf()
+        self._seq = itertools.count(1)
+        self._jobs: dict[str, _Record] = {}
+        self._by_seq: dict[int, _Record] = {}
+        self._queues: dict[str, _Queue] = {}
+        self._gone: dict[str, _Queue] = {}  # deleted queues, whose records stay
+        self._keys: dict[tuple[str, str], tuple[str, bytes, float]] = {}
+        self._key_expiry: list[tuple[float, str, str]] = []
+        self._timers: list[tuple[float, int, int]] = []  # due, seq, version
+        self._timers_kept = 0
+        self._held: dict[int, _Record] = {}  # by lease
+        self._workers: dict[str, Worker] = {}
+        self._log: list[_Event | None] = []
+
+    async def open(self) -> None:
+        """Nothing to make ready."""
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    def on_change(self, wake: Callable[[], None]) -> None:
+        """No other process can change this store."""
+
+    async def ping(self) -> None:
+        """Memory always answers."""
+
+    # -- the write path --------------------------------------------------------------------
+
+    async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
+        """See ``Store.submit``."""
+        now = self._clock.now()
+        self._expire_keys(now)
+        results = [self._accept(job, now) for job in jobs]
+        return Submission(results, self._claim(claims, now))
+
+    def _accept(self, job: NewJob, now: float) -> SubmitResult:
+        spec = job.spec
+        queue = self._queues.get(spec.queue)
+        if queue is None:
+            return SubmitResult.refused(NotFound(f"queue: there is no queue {spec.queue!r}"))
+        fingerprint = b""
+        if spec.key is not None:
+            fingerprint = spec.fingerprint()
+            known = self._keys.get((spec.queue, spec.key))
+            if known is not None:
+                if known[1] == fingerprint:
+                    return SubmitResult.duplicate(known[0])
+                return SubmitResult.conflict(known[0], spec.key)
+        settings = queue.queue
+        if 0 < settings.capacity <= queue.depth[State.PENDING]:
+            return SubmitResult.refused(
+                QueueFull(f"queue {spec.queue!r} is full ({settings.capacity} jobs are waiting)")
+            )
+        self._insert(job, queue, now)
+        if spec.key is not None:
+            expires = now + self._rules.key_ttl
+            self._keys[spec.queue, spec.key] = (job.id, fingerprint, expires)
+            heapq.heappush(self._key_expiry, (expires, spec.queue, spec.key))
+        return SubmitResult.accepted(job.id)
+
+    def _insert(self, job: NewJob, queue: _Queue, now: float) -> None:
+        spec, settings = job.spec, queue.queue
+        ttl = spec.ttl if spec.ttl is not None else settings.ttl
+        run_at = spec.run_at if spec.delay is None else now + spec.delay
+        delayed = run_at is not None and run_at > now
+        expires_at = None if ttl is None else now + ttl
+        record = _Record(
+            next(self._seq),
+            State.PENDING,
+            0,
+            0,
+            0,
+            settings.max_retries if spec.max_retries is None else spec.max_retries,
+            None,
+            None,
+            False,
+            0,
+            settings.timeout if spec.timeout is None else spec.timeout,
+            run_at,
+            expires_at,
+            None,
+            _earliest(run_at if delayed else None, expires_at),
+        )
+        record.id = job.id
+        record.spec = spec
+        record.queue = queue
+        record.ready = not delayed
+        record.created_at = now
+        record.ttl = ttl
+        record.events = []
+        self._jobs[job.id] = self._by_seq[record.seq] = record
+        queue.depth[State.PENDING] += 1
+        self._write(record, None, ((State.PENDING, Reason.SUBMITTED),), now)
+        if record.ready:
+            heapq.heappush(queue.heap, _key(record))
+        if record.due is not None:
+            self._arm(record)
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
+        """See ``Store.claim``."""
+        return self._claim(claims, self._clock.now())
+
+    def _claim(self, claims: Sequence[Claim], now: float) -> list[Assignment]:
+        assigned: list[Assignment] = []
+        for claim in claims:
+            names: Iterable[str] = self._queues if ALL_QUEUES in claim.queues else claim.queues
+            queues = [
+                queue
+                for name in dict.fromkeys(names)
+                if (queue := self._queues.get(name)) is not None and not queue.queue.paused
+            ]
+            for worker_id in claim.slots:
+                record = self._next(queues, now)
+                if record is None:
+                    break
+                assigned.append(self._assign(record, worker_id, now))
+        return assigned
+
+    def _next(self, queues: list[_Queue], now: float) -> _Record | None:
+        while True:
+            best = None
+            for queue in queues:
+                if queue.heap and (best is None or queue.heap[0] < best.heap[0]):
+                    best = queue
+            if best is None:
+                return None
+            record = self._by_seq.get(heapq.heappop(best.heap) & _SEQ_MASK)
+            if record is None or record.state is not State.PENDING or not record.ready:
+                best.stale = max(0, best.stale - 1)
+            elif record.expires_at is None or record.expires_at > now:
+                return record
+            # else: expired; it stays PENDING until the sweeper finds it by its timer
+
+    def _assign(self, record: _Record, worker_id: str, now: float) -> Assignment:
+        spec = record.spec
+        record.state = State.ASSIGNED
+        record.ready = False
+        record.attempt += 1
+        record.lease = lease = new_lease()
+        record.worker_id = worker_id
+        record.reason = Reason.ASSIGNED
+        record.due = now + self._rules.assignment_timeout
+        self._held[lease] = record
+        depth = record.queue.depth
+        depth[State.PENDING] -= 1
+        depth[State.ASSIGNED] += 1
+        self._write(record, State.PENDING, _ASSIGNED, now, "", worker_id)
+        return Assignment(
+            record.seq,
+            record.id,
+            spec.queue,
+            spec.type,
+            spec.payload,
+            record.attempt,
+            lease,
+            worker_id,
+            spec.priority,
+            record.retry_count,
+            record.max_retries,
+            record.created_at,
+            record.timeout,
+            None if record.expires_at is None else record.expires_at - now,
+            spec.labels or NO_LABELS,
+        )
+
+    async def apply(
+        self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
+    ) -> Application:
+        """See ``Store.apply``."""
+        now = self._clock.now()
+        outcomes = [self._move(asked, now) for asked in transitions]
+        return Application(outcomes, self._claim(claims, now))
+
+    def _move(self, asked: Transition, now: float) -> Outcome:
+        record = self._by_seq.get(asked.seq)
+        if record is None:
+            return Outcome(Refusal.NO_SUCH_JOB)
+        before = record.state
+        queue = record.queue
+        policy = PROFILES[queue.queue.retry_profile]
+        decision = decide(record, asked, now=now, rules=self._rules, policy=policy)
+        if isinstance(decision, Refusal):
+            return Outcome(decision, before, record.reason, record.id, record.spec.queue)
+        if before in HELD and decision.lease is not None and record.state is not State.RUNNING:
+            self._held.pop(decision.lease, None)
+        if before is State.PENDING and record.ready:
+            record.ready = False
+            queue.stale += 1
+            self._compact(queue)
+        if record.state is State.PENDING:
+            record.ready = True
+            heapq.heappush(queue.heap, _key(record))
+        if record.due is not None and record.state not in HELD:
+            self._arm(record)
+        queue.depth[before] -= 1
+        queue.depth[record.state] += 1
+        _count(queue, decision.steps, decision.ran_for)
+        record.version -= len(decision.steps)  # _write counts them up again, event by event
+        worker_id = decision.worker_id if decision.lease is not None else None
+        self._write(record, before, decision.steps, now, asked.error, worker_id)
+        return decision.outcome(record, record.id, record.spec.queue)
+
+    def _write(
+        self,
+        record: _Record,
+        before: State | None,
+        steps: Iterable[tuple[State, Reason]],
+        now: float,
+        detail: str = "",
+        worker_id: str | None = None,
+    ) -> None:
+        for state, reason in steps:
+            record.version += 1
+            event: _Event = (
+                record,
+                record.version,
+                before,
+                state,
+                reason,
+                now,
+                record.attempt,
+                worker_id,
+                "" if reason is Reason.STARTED else detail,
+                len(self._log),
+            )
+            record.events.append(event)
+            self._log.append(event)
+            before = state
+
+    def _compact(self, queue: _Queue) -> None:
+        if queue.stale > _SLACK and queue.stale * 2 > len(queue.heap):
+            kept = {
+                key
+                for key in queue.heap
+                if (record := self._by_seq.get(key & _SEQ_MASK)) is not None and record.ready
+            }
+            queue.heap = sorted(kept)
+            queue.stale = 0
+
+    def _arm(self, record: _Record) -> None:
+        if record.due is None:
+            return
+        heapq.heappush(self._timers, (record.due, record.seq, record.version))
+        if len(self._timers) > 2 * self._timers_kept + _SLACK:
+            self._timers = [timer for timer in self._timers if self._armed(timer) is not None]
+            heapq.heapify(self._timers)
+            self._timers_kept = len(self._timers)
+
+    def _armed(self, timer: tuple[float, int, int]) -> _Record | None:
+        record = self._by_seq.get(timer[1])
+        if record is None or record.version != timer[2] or record.state in HELD:
+            return None
+        return record if record.due == timer[0] else None
+
+    async def request_cancel(self, seq: int) -> Held | None:
+        """See ``Store.request_cancel``."""
+        record = self._by_seq.get(seq)
+        if record is None or record.state is not State.RUNNING or record.lease is None:
+            return None
+        record.cancel_requested = True
+        return _held(record)
+
+    async def due(self, limit: int) -> Overdue:
+        """See ``Store.due``."""
+        now = self._clock.now()
+        self._expire_keys(now)
+        found: list[Transition] = []
+        promoted = 0
+        next_at: float | None = None
+        for record in self._held.values():
+            if record.due is None:
+                continue
+            if record.due <= now:
+                found.append(overdue(record.state, record.seq, record.version, record.lease))
+            elif next_at is None or record.due < next_at:
+                next_at = record.due
+        rearm: list[_Record] = []
+        while self._timers and len(found) < limit:
+            timer = self._timers[0]
+            current = self._armed(timer)
+            if current is None:
+                heapq.heappop(self._timers)
+                continue
+            if timer[0] > now:
+                next_at = timer[0] if next_at is None else min(next_at, timer[0])
+                break
+            heapq.heappop(self._timers)
+            rearm.append(current)
+            expired = current.expires_at is not None and current.expires_at <= now
+            if current.state is State.PENDING and not expired:
+                promoted += 1
+                current.ready = True
+                heapq.heappush(current.queue.heap, _key(current))
+                current.due = current.expires_at
+            else:
+                found.append(overdue(current.state, current.seq, current.version, None))
+        for record in rearm:  # until the move is applied it must be found again
+            self._arm(record)
+        if len(found) >= limit:
+            next_at = now
+        return Overdue(found[:limit], promoted, next_at)
+
+    # -- reads and removal -----------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job | None:
+        """See ``Store.get``."""
+        record = self._jobs.get(job_id)
+        return None if record is None else _job(record)
+
+    async def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """See ``Store.list_jobs``."""
+        found: list[Job] = []
+        for seq in reversed(self._by_seq):
+            record = self._by_seq[seq]
+            if wanted.before_seq is not None and seq >= wanted.before_seq:
+                continue
+            if wanted.queue is not None and record.spec.queue != wanted.queue:
+                continue
+            if wanted.states and record.state not in wanted.states:
+                continue
+            if wanted.type is not None and record.spec.type != wanted.type:
+                continue
+            found.append(_job(record))
+            if len(found) == wanted.limit:
+                break
+        return found
+
+    async def history(self, job_id: str) -> list[Event]:
+        """See ``Store.history``."""
+        record = self._jobs.get(job_id)
+        return [] if record is None else [_event(event) for event in record.events]
+
+    async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
+        """See ``Store.events_after``."""
+        found = []
+        for place in range(position, len(self._log)):
+            event = self._log[place]
+            if event is not None:
+                found.append((place + 1, _event(event)))
+                if len(found) == limit:
+                    break
+        return found
+
+    async def delete_job(self, job_id: str) -> State | None:
+        """See ``Store.delete_job``."""
+        record = self._jobs.get(job_id)
+        if record is None:
+            return None
+        if record.state in TERMINAL:
+            self._remove(record)
+            key = record.spec.key
+            if key is not None and self._keys.get((record.spec.queue, key), ("",))[0] == job_id:
+                del self._keys[record.spec.queue, key]
+        return record.state
+
+    async def prune_done(self, completed_before: float, limit: int) -> int:
+        """See ``Store.prune_done``."""
+        old = [
+            record
+            for record in self._by_seq.values()
+            if record.state is State.DONE and (record.completed_at or 0.0) < completed_before
+        ][:limit]
+        for record in old:
+            self._remove(record)
+        return len(old)
+
+    def _remove(self, record: _Record) -> None:
+        del self._jobs[record.id], self._by_seq[record.seq]
+        record.queue.depth[record.state] -= 1
+        for event in record.events:
+            self._log[event[-1]] = None
+
+    def _expire_keys(self, now: float) -> None:
+        while self._key_expiry and self._key_expiry[0][0] <= now:
+            expires, queue, key = heapq.heappop(self._key_expiry)
+            known = self._keys.get((queue, key))
+            if known is not None and known[2] == expires:
+                del self._keys[queue, key]
+
+    # -- queues ----------------------------------------------------------------------------
+
+    async def create_queue(self, queue: Queue) -> bool:
+        """See ``Store.create_queue``."""
+        if queue.name in self._queues:
+            return False
+        queue.created_at = self._clock.now()
+        revived = self._gone.pop(queue.name, None)
+        if revived is None:
+            self._queues[queue.name] = _Queue(queue)
+        else:
+            revived.queue = queue
+            self._queues[queue.name] = revived
+        return True
+
+    async def pause_queue(self, name: str, paused: bool) -> bool:
+        """See ``Store.pause_queue``."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return False
+        queue.queue.paused = paused
+        return True
+
+    async def delete_queue(self, name: str) -> int | None:
+        """See ``Store.delete_queue``."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return None
+        unfinished = sum(n for state, n in queue.depth.items() if state not in TERMINAL)
+        if not unfinished:
+            self._gone[name] = self._queues.pop(name)
+        return unfinished
+
+    async def unfinished(self, queue: str, limit: int) -> list[int]:
+        """See ``Store.unfinished``."""
+        wanted = (
+            record.seq
+            for record in self._by_seq.values()
+            if record.spec.queue == queue and record.state not in TERMINAL
+        )
+        return list(itertools.islice(wanted, limit))
+
+    async def stats(self, queue: str | None = None) -> list[QueueStats]:
+        """See ``Store.stats``."""
+        names = sorted(self._queues) if queue is None else [queue]
+        return [_stats(self._queues[name]) for name in names if name in self._queues]
+
+    # -- workers ---------------------------------------------------------------------------
+
+    async def register_worker(self, info: WorkerInfo) -> list[Held]:
+        """See ``Store.register_worker``."""
+        now = self._clock.now()
+        known = self._workers.get(info.id)
+        same = known is not None and known.info.incarnation == info.incarnation
+        status = WorkerStatus.ONLINE
+        if known is not None and same and known.status is not WorkerStatus.OFFLINE:
+            status = known.status  # a reconnect does not undo an operator's drain
+        self._workers[info.id] = Worker(info=info, status=status, registered_at=now, last_seen=now)
+        return [] if known is None or same else await self.held(info.id)
+
+    def pulse(self, worker_id: str, incarnation: int, leases: Sequence[int]) -> Pulse:
+        """See ``Store.pulse``."""
+        worker = self._workers.get(worker_id)
+        if worker is None or worker.info.incarnation != incarnation:
+            return Pulse(False)
+        if worker.status is WorkerStatus.OFFLINE:
+            return Pulse(False)
+        worker.last_seen = self._clock.now()
+        answer = Pulse(True, worker.status)
+        # list() of a dict's values is one step: safe beside the loop's thread.
+        standing = {
+            record.lease: record
+            for record in list(self._held.values())
+            if record.worker_id == worker_id
+        }
+        for lease in leases:
+            record = standing.pop(lease, None)
+            if record is None:
+                answer.lost.append(lease)
+            elif record.cancel_requested:
+                answer.cancelled.append(lease)
+        answer.unlisted = [_held(record) for record in standing.values()]
+        return answer
+
+    async def held(self, worker_id: str | None = None) -> list[Held]:
+        """See ``Store.held``."""
+        return [
+            _held(record)
+            for record in self._held.values()
+            if worker_id is None or record.worker_id == worker_id
+        ]
+
+    async def set_worker_status(self, worker_id: str, status: WorkerStatus) -> bool:
+        """See ``Store.set_worker_status``."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return False
+        worker.status = status
+        return True
+
+    async def workers(self) -> list[Worker]:
+        """See ``Store.workers``."""
+        running: dict[str | None, int] = {}
+        for record in self._held.values():
+            running[record.worker_id] = running.get(record.worker_id, 0) + 1
+        return [
+            Worker(
+                info=worker.info,
+                status=worker.status,
+                registered_at=worker.registered_at,
+                last_seen=worker.last_seen,
+                running=running.get(worker_id, 0),
+            )
+            for worker_id, worker in sorted(self._workers.items())
+        ]
+
+    async def silent_workers(self, silent_for: float) -> list[str]:
+        """See ``Store.silent_workers``."""
+        since = self._clock.now() - silent_for
+        return [
+            worker_id
+            for worker_id, worker in self._workers.items()
+            if worker.status is not WorkerStatus.OFFLINE and worker.last_seen < since
+        ]
+
+    async def forget_worker(self, worker_id: str) -> bool:
+        """See ``Store.forget_worker``."""
+        worker = self._workers.get(worker_id)
+        if worker is None or worker.status is not WorkerStatus.OFFLINE:
+            return False
+        del self._workers[worker_id]
+        return True
+
+
+def _key(record: _Record) -> int:
+    return ((MAX_PRIORITY - record.spec.priority) << _SEQ_BITS) | record.seq
+
+
+def _earliest(*times: float | None) -> float | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def _count(queue: _Queue, steps: Iterable[tuple[State, Reason]], ran_for: float | None) -> None:
+    here: State | None = None
+    for state, _ in steps:
+        if state is State.DONE:
+            queue.succeeded += 1
+        elif state is State.FAILED and ran_for is not None:
+            queue.failed += 1
+        here = state
+    if ran_for is not None and here is not State.RUNNING:
+        queue.run_seconds += ran_for
+        queue.timed += 1
+
+
+def _held(record: _Record) -> Held:
+    return Held(
+        record.seq,
+        record.lease or 0,
+        record.worker_id or "",
+        record.state,
+        record.cancel_requested,
+    )
+
+
+def _job(record: _Record) -> Job:
+    spec = record.spec
+    return Job(
+        id=record.id,
+        seq=record.seq,
+        queue=spec.queue,
+        type=spec.type,
+        payload=spec.payload,
+        priority=spec.priority,
+        max_retries=record.max_retries,
+        state=record.state,
+        version=record.version,
+        attempt=record.attempt,
+        retry_count=record.retry_count,
+        created_at=record.created_at,
+        run_at=record.run_at,
+        expires_at=record.expires_at,
+        ttl=record.ttl,
+        timeout=record.timeout,
+        key=spec.key,
+        labels=spec.labels,
+        worker_id=record.worker_id,
+        cancel_requested=record.cancel_requested,
+        started_at=record.started_at,
+        completed_at=record.completed_at,
+        next_retry_at=record.due if record.state is State.FAILED else None,
+        result=record.result,
+        error=record.error,
+        reason=record.reason,
+    )
+
+
+def _event(event: _Event) -> Event:
+    record, version, before, after, reason, at, attempt, worker_id, detail, _ = event
+    return Event(
+        record.id,
+        version,
+        before,
+        after,
+        reason,
+        at,
+        attempt,
+        worker_id,
+        detail,
+        record.spec.queue,
+    )
+
+
+def _stats(queue: _Queue) -> QueueStats:
+    return QueueStats(
+        queue=queue.queue,
+        depth=dict(queue.depth),
+        processed=queue.succeeded + queue.failed,
+        succeeded=queue.succeeded,
+        failed=queue.failed,
+        run_seconds=queue.run_seconds,
+        timed=queue.timed,
+    )

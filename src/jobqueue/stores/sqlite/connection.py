@@ -1,0 +1,98 @@
+"""Opening an SQLite file, and what its errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+from importlib import resources
+from pathlib import Path
+
+from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
+
+APPLICATION_ID = 0x4A517631  # "JQv1", so that a foreign file is told apart
+SCHEMA_VERSION = 1
+# UPDATE … FROM and RETURNING came with these; the json functions with 3.38.
+OLDEST_SQLITE = (3, 38, 0)
+BUSY_TIMEOUT = 5.0
+CACHE_KIB = 16_384
+# Frames in the WAL before a commit also writes them back: large enough that a write-back is rare,
+# small enough that it is short.
+CHECKPOINT_PAGES = 4_000
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """Open a connection as every part of this store uses it."""
+    try:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}",
+            uri=True,
+            timeout=BUSY_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+        )
+    except sqlite3.Error as error:
+        raise Unavailable(f"cannot open {path}: {error}") from error
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    return connection
+
+
+def prepare(path: Path, connection: sqlite3.Connection) -> None:
+    """Create or check the schema; safe when two processes do it at once."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise Unavailable(f"SQLite {sqlite3.sqlite_version} is too old; {oldest} is needed")
+    try:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise Unavailable(f"{path}: this file system does not support SQLite's WAL mode")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            _migrate(path, connection)
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+    except sqlite3.DatabaseError as error:
+        raise Unavailable(f"cannot use {path} as a job queue: {error}") from error
+
+
+def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application == APPLICATION_ID:
+        if version > SCHEMA_VERSION:
+            raise Unavailable(
+                f"{path} was written by a newer jobqueue (schema {version}, "
+                f"this one knows {SCHEMA_VERSION})"
+            )
+        return
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application != 0 or tables:
+        raise Unavailable(f"{path} is an SQLite file of another program; name a new file")
+    schema = resources.files(__package__).joinpath("schema.sql").read_text()
+    for statement in _statements(schema):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _statements(script: str) -> list[str]:
+    """Split a script; executescript() would commit the transaction we are in."""
+    statements, current = [], ""
+    for line in script.splitlines():
+        current += line + "\n"
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements
+
+
+def translate(error: sqlite3.Error, *, committing: bool) -> JobQueueError:
+    """Say whether a failed write happened: only a torn commit leaves that open."""
+    code = getattr(error, "sqlite_errorname", "") or type(error).__name__
+    text = f"the SQLite store cannot write: {error} ({code})"
+    if committing and code.startswith("SQLITE_IOERR"):
+        return OutcomeUnknown(text)
+    return Unavailable(text)

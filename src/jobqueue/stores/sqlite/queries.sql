@@ -1,0 +1,206 @@
+-- Named statements. {rows} stands for as many "(?, …)" as there are rows, {marks} for "?, ?, …".
+
+-- name: queues_by_name
+-- The queues of a batch, with what admission looks at.
+SELECT name, id, max_retries, ttl, timeout, capacity, pending FROM queue
+WHERE deleted = 0 AND name IN ({marks})
+
+-- name: last_seq
+SELECT seq FROM sqlite_sequence WHERE name = 'rec'
+
+-- name: find_key
+-- An expired key is free.
+SELECT id, fingerprint FROM idempotency WHERE queue = ? AND key = ? AND expires_at > ?
+
+-- name: put_key
+INSERT OR REPLACE INTO idempotency (queue, key, seq, id, fingerprint, expires_at)
+VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: insert_records
+-- (new) -> PENDING
+INSERT INTO rec (seq, id, queue, type, payload, labels, priority, max_retries, ttl, timeout, key,
+                 created_at)
+VALUES {rows}
+
+-- name: insert_live
+INSERT INTO live (seq, queue, prio, ready, state, version, attempt, retry_count, max_retries,
+                  timeout, run_at, expires_at, due, reason)
+VALUES {rows}
+
+-- name: insert_events
+INSERT INTO event (seq, version, from_state, to_state, reason, at, attempt, worker, detail)
+VALUES {rows}
+
+-- name: claimable_queues
+SELECT id, name FROM queue WHERE deleted = 0 AND paused = 0
+
+-- name: claimable
+-- The next jobs of one queue in claim order; expired ones are left to the sweeper.
+SELECT l.prio, l.seq, l.queue, l.version, l.attempt, l.retry_count, l.max_retries, l.timeout,
+       l.expires_at, r.id, r.type, r.payload, r.labels, r.priority, r.created_at
+FROM live AS l INDEXED BY live_ready CROSS JOIN rec AS r ON r.seq = l.seq
+WHERE l.queue = ? AND l.ready = 1 AND (l.expires_at IS NULL OR l.expires_at > ?)
+ORDER BY l.prio, l.seq LIMIT ?
+
+-- name: assign
+-- PENDING -> ASSIGNED. Rows: seq, lease, worker, due.
+UPDATE live SET state = 2, ready = 0, attempt = attempt + 1, version = version + 1,
+                reason = 'ASSIGNED', lease = v.column2, worker = v.column3, due = v.column4
+FROM (VALUES {rows}) AS v WHERE live.seq = v.column1
+
+-- name: lock_live
+-- What the lifecycle looks at; the transaction holds the write lock already.
+SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lease, l.worker,
+       l.cancel, l.deaths, l.timeout, l.run_at, l.expires_at, l.started_at, l.due, l.queue, r.id,
+       l.error
+FROM live AS l CROSS JOIN rec AS r ON r.seq = l.seq WHERE l.seq IN ({marks})
+
+-- name: lock_ended
+SELECT seq, state, version, attempt, retry_count, max_retries, NULL, worker,
+       cancel, 0, timeout, run_at, NULL, started_at, NULL, queue, id, error
+FROM rec WHERE seq IN ({marks}) AND state IS NOT NULL
+
+-- name: update_live
+UPDATE live SET state = ?, ready = ?, version = ?, retry_count = ?, lease = ?, worker = ?,
+                cancel = ?, deaths = ?, run_at = ?, expires_at = ?, started_at = ?, due = ?,
+                error = ?, reason = ?
+WHERE seq = ?
+
+-- name: start_live
+-- ASSIGNED -> RUNNING. Rows: seq, version, started_at, due.
+UPDATE live SET state = 3, reason = 'STARTED', expires_at = NULL, version = v.column2,
+                started_at = v.column3, due = v.column4
+FROM (VALUES {rows}) AS v WHERE live.seq = v.column1
+
+-- name: end_live
+DELETE FROM live WHERE seq IN ({marks})
+
+-- name: end_records
+-- -> DONE or DEAD_LETTERED.
+UPDATE rec SET state = v.column2, version = v.column3, attempt = v.column4,
+               retry_count = v.column5, worker = v.column6, run_at = v.column7,
+               cancel = v.column8, started_at = v.column9, completed_at = v.column10,
+               result = v.column11, error = v.column12, reason = v.column13
+FROM (VALUES {rows}) AS v WHERE rec.seq = v.column1
+
+-- name: revive_live
+-- DEAD_LETTERED -> PENDING: the live row comes back.
+INSERT INTO live (seq, queue, prio, ready, state, version, attempt, retry_count, max_retries,
+                  timeout, run_at, expires_at, due, started_at, reason)
+SELECT seq, queue, 9 - priority, 1, ?, ?, attempt, 0, max_retries, timeout, NULL, NULL, NULL,
+       started_at, ?
+FROM rec WHERE seq = ?
+
+-- name: revive_record
+UPDATE rec SET state = NULL, completed_at = NULL, result = NULL, error = NULL, worker = NULL
+WHERE seq = ?
+
+-- name: count
+-- Add what a transaction changed to a queue's figures.
+UPDATE queue SET pending = pending + ?, assigned = assigned + ?, running = running + ?,
+                 done = done + ?, failed = failed + ?, dead_lettered = dead_lettered + ?,
+                 succeeded_total = succeeded_total + ?, failed_total = failed_total + ?,
+                 run_seconds = run_seconds + ?, timed_total = timed_total + ?
+WHERE id = ?
+
+-- name: request_cancel
+UPDATE live SET cancel = 1 WHERE seq = ? AND state = 3 RETURNING seq, lease, worker, state, cancel
+
+-- name: promote
+-- Delayed jobs whose time has come become claimable; no transition, no version.
+UPDATE live SET ready = 1, due = expires_at WHERE seq IN (
+    SELECT seq FROM live INDEXED BY live_due
+    WHERE state IN (1, 5) AND due IS NOT NULL AND due <= ? AND state = 1 AND ready = 0
+      AND (expires_at IS NULL OR expires_at > ?)
+    ORDER BY due LIMIT ?)
+
+-- name: due_waiting
+-- The last column: only waiting for run_at, to be promoted.
+SELECT seq, state, version, lease,
+       state = 1 AND ready = 0 AND (expires_at IS NULL OR expires_at > ?1)
+FROM live INDEXED BY live_due
+WHERE state IN (1, 5) AND due IS NOT NULL AND due <= ?1
+ORDER BY due LIMIT ?2
+
+-- name: due_held
+SELECT seq, state, version, lease, 0 FROM live INDEXED BY live_held
+WHERE state IN (2, 3) AND due <= ? LIMIT ?
+
+-- name: next_waiting
+SELECT min(due) FROM live INDEXED BY live_due WHERE state IN (1, 5) AND due IS NOT NULL AND due > ?
+
+-- name: next_held
+SELECT min(due) FROM live INDEXED BY live_held WHERE state IN (2, 3) AND due > ?
+
+-- name: expired_key
+SELECT 1 FROM idempotency WHERE expires_at <= ? LIMIT 1
+
+-- name: expire_keys
+DELETE FROM idempotency WHERE (queue, key) IN (
+    SELECT queue, key FROM idempotency WHERE expires_at <= ? LIMIT ?)
+
+-- name: job_columns
+SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
+       coalesce(l.state, r.state), coalesce(l.version, r.version),
+       coalesce(l.attempt, r.attempt), coalesce(l.retry_count, r.retry_count), r.created_at,
+       CASE WHEN l.seq IS NULL THEN r.run_at ELSE l.run_at END, l.expires_at, r.ttl, r.timeout,
+       r.key, r.labels, CASE WHEN l.seq IS NULL THEN r.worker ELSE l.worker END,
+       coalesce(l.cancel, r.cancel),
+       CASE WHEN l.seq IS NULL THEN r.started_at ELSE l.started_at END, r.completed_at,
+       CASE WHEN l.state = 5 THEN l.due END, r.result,
+       CASE WHEN l.seq IS NULL THEN r.error ELSE l.error END,
+       CASE WHEN l.seq IS NULL THEN r.reason ELSE l.reason END
+
+-- name: history
+SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker, e.detail,
+       q.name
+FROM rec AS r JOIN event AS e ON e.seq = r.seq JOIN queue AS q ON q.id = r.queue
+WHERE r.id = ? ORDER BY e.version
+
+-- name: events_after
+SELECT e.position, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker,
+       e.detail, q.name
+FROM event AS e CROSS JOIN rec AS r ON r.seq = e.seq JOIN queue AS q ON q.id = r.queue
+WHERE e.position > ? ORDER BY e.position LIMIT ?
+
+-- name: old_done
+SELECT seq, queue FROM rec WHERE state = 4 AND completed_at < ? ORDER BY seq LIMIT ?
+
+-- name: create_queue
+-- A deleted queue's row comes back under new settings, with its records.
+INSERT INTO queue (name, max_retries, ttl, timeout, capacity, retry_profile, priority_weights,
+                   paused, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET max_retries = excluded.max_retries, ttl = excluded.ttl,
+    timeout = excluded.timeout, capacity = excluded.capacity,
+    retry_profile = excluded.retry_profile, priority_weights = excluded.priority_weights,
+    paused = excluded.paused, created_at = excluded.created_at, deleted = 0
+WHERE deleted = 1
+
+-- name: stats
+SELECT name, max_retries, ttl, timeout, capacity, retry_profile, priority_weights, paused,
+       created_at, pending, assigned, running, done, failed, dead_lettered, succeeded_total,
+       failed_total, run_seconds, timed_total
+FROM queue WHERE deleted = 0 AND (? IS NULL OR name = ?) ORDER BY name
+
+-- name: register_worker
+-- A reconnect of the same incarnation does not undo an operator's drain.
+INSERT INTO worker (id, incarnation, hostname, pid, concurrency, queues, version, status,
+                    registered_at, last_seen)
+VALUES (?, ?, ?, ?, ?, ?, ?, 'ONLINE', ?, ?)
+ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = excluded.hostname,
+    pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
+    version = excluded.version, registered_at = excluded.registered_at,
+    last_seen = excluded.last_seen,
+    status = CASE WHEN worker.incarnation = excluded.incarnation AND worker.status <> 'OFFLINE'
+                  THEN worker.status ELSE 'ONLINE' END
+
+-- name: held
+SELECT seq, lease, worker, state, cancel FROM live INDEXED BY live_held
+WHERE state IN (2, 3) AND (?1 IS NULL OR worker = ?1)
+
+-- name: workers
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.status,
+       w.registered_at, w.last_seen,
+       (SELECT count(*) FROM live INDEXED BY live_held WHERE state IN (2, 3) AND worker = w.id)
+FROM worker AS w ORDER BY w.id

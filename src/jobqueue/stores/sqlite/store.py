@@ -1,0 +1,380 @@
+"""The SQLite store: one file, durable, shared by any number of processes on one machine.
+
+The file is the truth: no ready list, counter or lease lives only in memory, so that a server, a
+worker and ``jq-ctl`` may have it open at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from jobqueue.core.clock import Clock, SystemClock
+from jobqueue.core.decide import overdue
+from jobqueue.core.errors import Unavailable
+from jobqueue.core.ids import id_to_bytes
+from jobqueue.core.job import (
+    Assignment,
+    Event,
+    Held,
+    Job,
+    NewJob,
+    Pulse,
+    Queue,
+    QueueStats,
+    Transition,
+    Worker,
+    WorkerInfo,
+    WorkerStatus,
+)
+from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.store import Application, Claim, JobFilter, Overdue, Rules, Submission
+from jobqueue.stores.sqlite import reads, writes
+from jobqueue.stores.sqlite.connection import BUSY_TIMEOUT, connect, prepare
+from jobqueue.stores.sqlite.statements import SQL
+from jobqueue.stores.sqlite.threads import Readers, Work, Writer
+
+T = TypeVar("T")
+_KEYS_PER_SWEEP = 1_000
+_PULSE_TIMEOUT = 2 * BUSY_TIMEOUT
+
+
+class SqliteStore:
+    """Jobs in an SQLite file."""
+
+    name = "sqlite"
+    durable = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        rules: Rules | None = None,
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self._rules = rules or Rules()
+        self._clock = clock or SystemClock()
+        self._observer = observer or Deaf()
+        self._writer: Writer | None = None
+        self._readers: Readers | None = None
+
+    async def open(self) -> None:
+        """Create the file if need be, check its schema, start the threads."""
+        if self._writer is None:
+            connection = await asyncio.to_thread(self._prepare)
+            self._writer = Writer(connection, self._observer)
+            self._readers = Readers(lambda: connect(self.path, read_only=True), self._observer)
+
+    def _prepare(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(f"cannot create the folder of {self.path}: {error}") from error
+        connection = connect(self.path)
+        try:
+            prepare(self.path, connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def close(self) -> None:
+        """Commit what was posted, then end the threads."""
+        writer, readers = self._writer, self._readers
+        self._writer = self._readers = None
+        if readers is not None:
+            await asyncio.to_thread(readers.close)
+        if writer is not None:
+            await asyncio.to_thread(writer.close)
+
+    def on_change(self, wake: Callable[[], None]) -> None:
+        """Wake the loop that calls this after another process's commit."""
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:  # the loop has been closed; nobody is left to wake
+                return
+
+        self._open_writer().watch(changed)
+
+    async def ping(self) -> None:
+        """Take the write lock and write a page, without keeping anything."""
+        await self._write("ping", lambda db: db.execute("PRAGMA user_version").fetchone())
+
+    def _open_writer(self) -> Writer:
+        if self._writer is None:
+            raise Unavailable(f"the store {self.path} is not open")
+        return self._writer
+
+    async def _write(self, name: str, work: Work[T]) -> T:
+        future = asyncio.wrap_future(self._open_writer().post(name, work))
+        # A caller that gives up must not cancel what others' transaction carries along.
+        return await asyncio.shield(future)
+
+    async def _read(self, name: str, work: Work[T]) -> T:
+        if self._readers is None:
+            raise Unavailable(f"the store {self.path} is not open")
+        return await self._readers.run(name, work)
+
+    # -- the write path --------------------------------------------------------------------
+
+    async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
+        """See ``Store.submit``."""
+
+        def work(db: sqlite3.Connection) -> Submission:
+            now = self._clock.now()
+            results = writes.submit(db, jobs, now, self._rules)
+            return Submission(results, writes.claim(db, claims, now, self._rules))
+
+        return await self._write("submit", work)
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
+        """See ``Store.claim``."""
+        return await self._write(
+            "claim", lambda db: writes.claim(db, claims, self._clock.now(), self._rules)
+        )
+
+    async def apply(
+        self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
+    ) -> Application:
+        """See ``Store.apply``."""
+
+        def work(db: sqlite3.Connection) -> Application:
+            now = self._clock.now()
+            queues = {
+                row[0]: (row[1], row[2])
+                for row in db.execute("SELECT id, name, retry_profile FROM queue")
+            }
+            outcomes = writes.apply(db, transitions, now, self._rules, queues)
+            return Application(outcomes, writes.claim(db, claims, now, self._rules))
+
+        return await self._write("apply", work)
+
+    async def request_cancel(self, seq: int) -> Held | None:
+        """See ``Store.request_cancel``."""
+
+        def work(db: sqlite3.Connection) -> Held | None:
+            rows = db.execute(SQL["request_cancel"], (seq,)).fetchall()
+            return reads.held_row(rows[0]) if rows else None
+
+        return await self._write("request_cancel", work)
+
+    async def due(self, limit: int) -> Overdue:
+        """See ``Store.due``. Looks first, and takes the write lock only to promote."""
+
+        def look(db: sqlite3.Connection) -> tuple[list[Transition], bool, float | None]:
+            now = self._clock.now()
+            found: list[Transition] = []
+            promotable = False
+            rows = db.execute(SQL["due_waiting"], (now, limit)).fetchall()
+            rows += db.execute(SQL["due_held"], (now, limit)).fetchall()
+            for seq, state, version, lease, waiting in rows:
+                if waiting:
+                    promotable = True
+                else:
+                    found.append(overdue(State(state), seq, version, lease))
+            times = [
+                row[0]
+                for name in ("next_waiting", "next_held")
+                if (row := db.execute(SQL[name], (now,)).fetchone())[0] is not None
+            ]
+            keys = db.execute(SQL["expired_key"], (now,)).fetchone() is not None
+            next_at = now if len(rows) >= limit else min(times, default=None)
+            return found[:limit], promotable or keys, next_at
+
+        found, chores, next_at = await self._read("due", look)
+        promoted = 0
+        if chores:
+
+            def work(db: sqlite3.Connection) -> int:
+                now = self._clock.now()
+                db.execute(SQL["expire_keys"], (now, _KEYS_PER_SWEEP))
+                return db.execute(SQL["promote"], (now, now, limit)).rowcount
+
+            promoted = await self._write("promote", work)
+        return Overdue(found, promoted, next_at)
+
+    # -- reads and removal -----------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job | None:
+        """See ``Store.get``."""
+        return await self._read("get", lambda db: reads.get(db, job_id))
+
+    async def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """See ``Store.list_jobs``."""
+        return await self._read("list_jobs", lambda db: reads.list_jobs(db, wanted))
+
+    async def history(self, job_id: str) -> list[Event]:
+        """See ``Store.history``."""
+        return await self._read("history", lambda db: reads.history(db, job_id))
+
+    async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
+        """See ``Store.events_after``."""
+        return await self._read("events_after", lambda db: reads.events_after(db, position, limit))
+
+    async def delete_job(self, job_id: str) -> State | None:
+        """See ``Store.delete_job``."""
+
+        def work(db: sqlite3.Connection) -> State | None:
+            job = reads.get(db, job_id)
+            if job is None:
+                return None
+            if job.state in TERMINAL:
+                queue = db.execute(
+                    "SELECT queue FROM rec WHERE id = ?", (id_to_bytes(job_id),)
+                ).fetchone()[0]
+                db.execute("DELETE FROM idempotency WHERE queue = ? AND key = ? AND seq = ?",
+                           (queue, job.key, job.seq))  # fmt: skip
+                self._remove(db, [(job.seq, queue)], job.state)
+            return job.state
+
+        return await self._write("delete_job", work)
+
+    async def prune_done(self, completed_before: float, limit: int) -> int:
+        """See ``Store.prune_done``."""
+
+        def work(db: sqlite3.Connection) -> int:
+            rows = db.execute(SQL["old_done"], (completed_before, limit)).fetchall()
+            self._remove(db, rows, State.DONE)
+            return len(rows)
+
+        return await self._write("prune_done", work)
+
+    @staticmethod
+    def _remove(db: sqlite3.Connection, rows: Sequence[tuple[int, int]], state: State) -> None:
+        seqs = [(seq,) for seq, _ in rows]
+        db.executemany("DELETE FROM event WHERE seq = ?", seqs)
+        db.executemany("DELETE FROM rec WHERE seq = ?", seqs)
+        tally = writes.Tally()
+        for _, queue in rows:
+            tally.enter(queue, state, None)
+        tally.write(db)
+
+    # -- queues ----------------------------------------------------------------------------
+
+    async def create_queue(self, queue: Queue) -> bool:
+        """See ``Store.create_queue``."""
+
+        def work(db: sqlite3.Connection) -> bool:
+            queue.created_at = self._clock.now()
+            weights = json.dumps(dict(queue.priority_weights)) if queue.priority_weights else None
+            cursor = db.execute(
+                SQL["create_queue"],
+                (queue.name, queue.max_retries, queue.ttl, queue.timeout, queue.capacity,
+                 queue.retry_profile, weights, int(queue.paused), queue.created_at),
+            )  # fmt: skip
+            return cursor.rowcount == 1
+
+        return await self._write("create_queue", work)
+
+    async def pause_queue(self, name: str, paused: bool) -> bool:
+        """See ``Store.pause_queue``."""
+        sql = "UPDATE queue SET paused = ? WHERE name = ? AND deleted = 0"
+        return await self._write(
+            "pause_queue", lambda db: db.execute(sql, (int(paused), name)).rowcount == 1
+        )
+
+    async def delete_queue(self, name: str) -> int | None:
+        """See ``Store.delete_queue``."""
+
+        def work(db: sqlite3.Connection) -> int | None:
+            found = reads.stats(db, name)
+            if not found:
+                return None
+            if not found[0].unfinished:
+                db.execute("UPDATE queue SET deleted = 1 WHERE name = ?", (name,))
+            return found[0].unfinished
+
+        return await self._write("delete_queue", work)
+
+    async def unfinished(self, queue: str, limit: int) -> list[int]:
+        """See ``Store.unfinished``."""
+        sql = "SELECT seq FROM live WHERE queue = (SELECT id FROM queue WHERE name = ?) LIMIT ?"
+        return await self._read(
+            "unfinished", lambda db: [row[0] for row in db.execute(sql, (queue, limit))]
+        )
+
+    async def stats(self, queue: str | None = None) -> list[QueueStats]:
+        """See ``Store.stats``."""
+        return await self._read("stats", lambda db: reads.stats(db, queue))
+
+    # -- workers ---------------------------------------------------------------------------
+
+    async def register_worker(self, info: WorkerInfo) -> list[Held]:
+        """See ``Store.register_worker``."""
+
+        def work(db: sqlite3.Connection) -> list[Held]:
+            now = self._clock.now()
+            known = db.execute("SELECT incarnation FROM worker WHERE id = ?", (info.id,)).fetchone()
+            db.execute(
+                SQL["register_worker"],
+                (info.id, info.incarnation, info.hostname, info.pid, info.concurrency,
+                 json.dumps(info.queues), info.version, now, now),
+            )  # fmt: skip
+            if known is None or known[0] == info.incarnation:
+                return []
+            return reads.held(db, info.id)
+
+        return await self._write("register_worker", work)
+
+    def pulse(self, worker_id: str, incarnation: int, leases: Sequence[int]) -> Pulse:
+        """See ``Store.pulse``."""
+
+        def work(db: sqlite3.Connection) -> Pulse:
+            row = db.execute(
+                "UPDATE worker SET last_seen = ? WHERE id = ? AND incarnation = ?"
+                " AND status <> 'OFFLINE' RETURNING status",
+                (self._clock.now(), worker_id, incarnation),
+            ).fetchall()
+            if not row:
+                return Pulse(False)
+            standing = {one.lease: one for one in reads.held(db, worker_id)}
+            answer = Pulse(True, WorkerStatus(row[0][0]))
+            for lease in leases:
+                one = standing.pop(lease, None)
+                if one is None:
+                    answer.lost.append(lease)
+                elif one.cancel_requested:
+                    answer.cancelled.append(lease)
+            answer.unlisted = list(standing.values())
+            return answer
+
+        return self._open_writer().post("pulse", work).result(_PULSE_TIMEOUT)
+
+    async def held(self, worker_id: str | None = None) -> list[Held]:
+        """See ``Store.held``."""
+        return await self._read("held", lambda db: reads.held(db, worker_id))
+
+    async def set_worker_status(self, worker_id: str, status: WorkerStatus) -> bool:
+        """See ``Store.set_worker_status``."""
+        sql = "UPDATE worker SET status = ? WHERE id = ?"
+        return await self._write(
+            "set_worker_status", lambda db: db.execute(sql, (status, worker_id)).rowcount == 1
+        )
+
+    async def workers(self) -> list[Worker]:
+        """See ``Store.workers``."""
+        return await self._read("workers", reads.workers)
+
+    async def silent_workers(self, silent_for: float) -> list[str]:
+        """See ``Store.silent_workers``."""
+        sql = "SELECT id FROM worker WHERE status <> 'OFFLINE' AND last_seen < ?"
+        return await self._read(
+            "silent_workers",
+            lambda db: [row[0] for row in db.execute(sql, (self._clock.now() - silent_for,))],
+        )
+
+    async def forget_worker(self, worker_id: str) -> bool:
+        """See ``Store.forget_worker``."""
+        sql = "DELETE FROM worker WHERE id = ? AND status = 'OFFLINE'"
+        return await self._write(
+            "forget_worker", lambda db: db.execute(sql, (worker_id,)).rowcount == 1
+        )

@@ -1,0 +1,327 @@
+"""The write path: submit, claim and apply, each inside the transaction of the writer's thread."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from jobqueue.core.decide import Decision, Live, decide
+from jobqueue.core.errors import NotFound, QueueFull
+from jobqueue.core.ids import id_from_bytes, id_to_bytes, new_lease
+from jobqueue.core.job import (
+    MAX_PRIORITY,
+    NO_LABELS,
+    Assignment,
+    NewJob,
+    Outcome,
+    Refusal,
+    SubmitResult,
+    Transition,
+)
+from jobqueue.core.lifecycle import TERMINAL, Reason, State
+from jobqueue.core.retry import PROFILES
+from jobqueue.core.store import ALL_QUEUES, Claim, Rules
+from jobqueue.stores.sqlite.statements import SQL, Row, read_marked, write_marked, write_rows
+
+_ASSIGNED = Reason.ASSIGNED.value
+_SUBMITTED = Reason.SUBMITTED.value
+_STATES = tuple(State)
+_BY_NUMBER = {int(state): state for state in State}
+
+
+class Tally:
+    """What a transaction adds to the queues' figures."""
+
+    def __init__(self) -> None:
+        self._depth: dict[int, list[int]] = {}
+        self._ended: dict[int, list[float]] = {}
+
+    def enter(self, queue: int, before: State | None, after: State | None, count: int = 1) -> None:
+        """Jobs moved from one state to another."""
+        depth = self._depth.setdefault(queue, [0] * len(_STATES))
+        if before is not None:
+            depth[before - 1] -= count
+        if after is not None:
+            depth[after - 1] += count
+
+    def ended(self, queue: int, succeeded: bool, ran_for: float) -> None:
+        """An attempt ended after running that long."""
+        figures = self._ended.setdefault(queue, [0, 0, 0.0, 0])
+        figures[0 if succeeded else 1] += 1
+        figures[2] += ran_for
+        figures[3] += 1
+
+    def write(self, connection: sqlite3.Connection) -> None:
+        """Add it up in the database."""
+        for queue in self._depth.keys() | self._ended.keys():
+            depth = self._depth.get(queue) or [0] * len(_STATES)
+            ended = self._ended.get(queue) or [0, 0, 0.0, 0]
+            connection.execute(SQL["count"], (*depth, *ended, queue))
+
+
+class _Admission:
+    """A queue's defaults and free places, as one batch of submits sees them."""
+
+    __slots__ = ("capacity", "id", "max_retries", "name", "pending", "timeout", "ttl")
+
+    def __init__(self, row: Row) -> None:
+        (self.name, self.id, self.max_retries, self.ttl, self.timeout, self.capacity,
+         self.pending) = row  # fmt: skip
+
+
+def submit(
+    connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float, rules: Rules
+) -> list[SubmitResult]:
+    """(new) -> PENDING, each job on its own."""
+    names = list({job.spec.queue for job in jobs})
+    queues = {row[0]: _Admission(row) for row in read_marked(connection, "queues_by_name", names)}
+    last = connection.execute(SQL["last_seq"]).fetchone()
+    seq = last[0] if last else 0
+    results: list[SubmitResult] = []
+    records: list[Row] = []
+    live: list[Row] = []
+    events: list[Row] = []
+    for job in jobs:
+        spec = job.spec
+        queue = queues.get(spec.queue)
+        if queue is None:
+            results.append(
+                SubmitResult.refused(NotFound(f"queue: there is no queue {spec.queue!r}"))
+            )
+            continue
+        raw_id = id_to_bytes(job.id)
+        fingerprint = b""
+        if spec.key is not None:
+            fingerprint = spec.fingerprint()
+            found = connection.execute(SQL["find_key"], (queue.id, spec.key, now)).fetchone()
+            if found is not None:
+                original = id_from_bytes(found[0])
+                results.append(
+                    SubmitResult.duplicate(original)
+                    if found[1] == fingerprint
+                    else SubmitResult.conflict(original, spec.key)
+                )
+                continue
+        if 0 < queue.capacity <= queue.pending:
+            results.append(
+                SubmitResult.refused(
+                    QueueFull(f"queue {spec.queue!r} is full ({queue.capacity} jobs are waiting)")
+                )
+            )
+            continue
+        queue.pending += 1
+        seq += 1
+        ttl = queue.ttl if spec.ttl is None else spec.ttl
+        timeout = queue.timeout if spec.timeout is None else spec.timeout
+        max_retries = queue.max_retries if spec.max_retries is None else spec.max_retries
+        expires_at = None if ttl is None else now + ttl
+        run_at = spec.run_at if spec.delay is None else now + spec.delay
+        due, ready = expires_at, 1
+        if run_at is not None and run_at > now:
+            ready = 0
+            due = run_at if expires_at is None else min(run_at, expires_at)
+        labels = json.dumps(dict(spec.labels)) if spec.labels else None
+        records.append(
+            (seq, raw_id, queue.id, spec.type, spec.payload, labels, spec.priority, max_retries,
+             ttl, timeout, spec.key, now)
+        )  # fmt: skip
+        live.append(
+            (seq, queue.id, MAX_PRIORITY - spec.priority, ready, 1, 1, 0, 0, max_retries,
+             timeout, run_at, expires_at, due, _SUBMITTED)
+        )  # fmt: skip
+        events.append((seq, 1, None, 1, _SUBMITTED, now, 0, None, None))
+        if spec.key is not None:
+            expiry = now + rules.key_ttl
+            connection.execute(
+                SQL["put_key"], (queue.id, spec.key, seq, raw_id, fingerprint, expiry)
+            )
+        results.append(SubmitResult.accepted(job.id))
+    if records:
+        write_rows(connection, "insert_records", records)
+        write_rows(connection, "insert_live", live)
+        write_rows(connection, "insert_events", events)
+        tally = Tally()
+        for row in records:
+            tally.enter(row[2], None, State.PENDING)
+        tally.write(connection)
+    return results
+
+
+def claim(
+    connection: sqlite3.Connection, claims: Sequence[Claim], now: float, rules: Rules
+) -> list[Assignment]:
+    """PENDING -> ASSIGNED, priority first, then FIFO."""
+    if not claims:
+        return []
+    names = {int(row[0]): str(row[1]) for row in connection.execute(SQL["claimable_queues"])}
+    assigned: list[Assignment] = []
+    tally = Tally()
+    for wanted in claims:
+        everything = ALL_QUEUES in wanted.queues
+        queues = [key for key, name in names.items() if everything or name in wanted.queues]
+        rows = _next(connection, queues, now, len(wanted.slots))
+        if not rows:
+            continue
+        due = now + rules.assignment_timeout
+        updates: list[Row] = []
+        events: list[Row] = []
+        for row, worker in zip(rows, wanted.slots, strict=False):
+            (_, seq, queue, version, attempt, retry_count, max_retries, timeout, expires_at,
+             raw_id, kind, payload, labels, priority, created_at) = row  # fmt: skip
+            lease = new_lease()
+            updates.append((seq, lease, worker, due))
+            events.append((seq, version + 1, 1, 2, _ASSIGNED, now, attempt + 1, worker, None))
+            assigned.append(
+                Assignment(
+                    seq,
+                    id_from_bytes(raw_id),
+                    names[queue],
+                    kind,
+                    payload,
+                    attempt + 1,
+                    lease,
+                    worker,
+                    priority,
+                    retry_count,
+                    max_retries,
+                    created_at,
+                    timeout,
+                    None if expires_at is None else expires_at - now,
+                    json.loads(labels) if labels else NO_LABELS,
+                )
+            )
+            tally.enter(queue, State.PENDING, State.ASSIGNED)
+        write_rows(connection, "assign", updates)
+        write_rows(connection, "insert_events", events)
+    tally.write(connection)
+    return assigned
+
+
+def _next(
+    connection: sqlite3.Connection, queues: Sequence[int], now: float, limit: int
+) -> list[Row]:
+    found = [
+        connection.execute(SQL["claimable"], (queue, now, limit)).fetchall() for queue in queues
+    ]
+    if len(found) == 1:
+        return found[0]
+    return list(heapq.merge(*found, key=lambda row: (row[0], row[1])))[:limit]
+
+
+class _Row:
+    """A live row under decision, and what became of it."""
+
+    __slots__ = ("before", "job_id", "live", "queue", "revived")
+
+    def __init__(self, row: Row) -> None:
+        (seq, state, version, attempt, retry_count, max_retries, lease, worker, cancel, deaths,
+         timeout, run_at, expires_at, started_at, due, queue, raw_id, error) = row  # fmt: skip
+        self.before = _BY_NUMBER[state]
+        self.live = Live(
+            seq, self.before, version, attempt, retry_count, max_retries, lease, worker,
+            bool(cancel), deaths, timeout, run_at, expires_at, started_at, due,
+        )  # fmt: skip
+        self.live.error = error or ""
+        self.queue: int = queue
+        self.job_id = id_from_bytes(raw_id)
+        self.revived = False
+
+
+def apply(
+    connection: sqlite3.Connection,
+    transitions: Sequence[Transition],
+    now: float,
+    rules: Rules,
+    queues: Mapping[int, tuple[str, str]],
+) -> list[Outcome]:
+    """Every other transition, each checked and fenced. ``queues``: id -> name, retry profile."""
+    rows = _lock(connection, transitions)
+    outcomes: list[Outcome] = []
+    events: list[Row] = []
+    changed: dict[int, _Row] = {}
+    tally = Tally()
+    for asked in transitions:
+        row = rows.get(asked.seq)
+        if row is None:
+            outcomes.append(Outcome(Refusal.NO_SUCH_JOB))
+            continue
+        live = row.live
+        before = live.state
+        name, profile = queues[row.queue]
+        decision = decide(live, asked, now=now, rules=rules, policy=PROFILES[profile])
+        if isinstance(decision, Refusal):
+            outcomes.append(Outcome(decision, before, live.reason, row.job_id, name))
+            continue
+        outcomes.append(decision.outcome(live, row.job_id, name))
+        changed[live.seq] = row
+        if before is State.DEAD_LETTERED:
+            row.revived = True
+        tally.enter(row.queue, before, live.state)
+        if decision.ran_for is not None:
+            tally.ended(row.queue, live.state is State.DONE, decision.ran_for)
+        _record_events(events, live, before, decision, asked.error, now)
+    if changed:
+        _write(connection, list(changed.values()))
+        write_rows(connection, "insert_events", events)
+        tally.write(connection)
+    return outcomes
+
+
+def _lock(connection: sqlite3.Connection, transitions: Sequence[Transition]) -> dict[int, _Row]:
+    seqs = [asked.seq for asked in transitions]
+    rows = {row[0]: _Row(row) for row in read_marked(connection, "lock_live", seqs)}
+    missing = [seq for seq in seqs if seq not in rows]
+    if missing:
+        rows.update((row[0], _Row(row)) for row in read_marked(connection, "lock_ended", missing))
+    return rows
+
+
+def _record_events(
+    events: list[Row], live: Live, before: State, decision: Decision, detail: str, now: float
+) -> None:
+    version = live.version - len(decision.steps)
+    worker = decision.worker_id if decision.lease is not None else None
+    here = int(before)
+    for state, reason in decision.steps:
+        version += 1
+        said = None if reason is Reason.STARTED else (detail or None)
+        number = int(state)
+        events.append(
+            (live.seq, version, here, number, reason.value, now, live.attempt, worker, said)
+        )
+        here = number
+
+
+def _write(connection: sqlite3.Connection, changed: list[_Row]) -> None:
+    started: list[Row] = []
+    ended: list[Row] = []
+    for row in changed:
+        live = row.live
+        if row.revived:
+            connection.execute(
+                SQL["revive_live"], (int(live.state), live.version, live.reason.value, live.seq)
+            )
+            connection.execute(SQL["revive_record"], (live.seq,))
+        if live.state in TERMINAL:
+            ended.append(
+                (live.seq, int(live.state), live.version, live.attempt, live.retry_count,
+                 live.worker_id, live.run_at, int(live.cancel_requested), live.started_at,
+                 live.completed_at, live.result, live.error or None, live.reason.value)
+            )  # fmt: skip
+        elif live.state is State.RUNNING and row.before is State.ASSIGNED:
+            started.append((live.seq, live.version, live.started_at, live.due))
+        elif not row.revived or live.state is not State.PENDING:
+            connection.execute(
+                SQL["update_live"],
+                (int(live.state), int(live.state is State.PENDING), live.version,
+                 live.retry_count, live.lease, live.worker_id, int(live.cancel_requested),
+                 live.deaths, live.run_at, live.expires_at, live.started_at, live.due,
+                 live.error or None, live.reason.value, live.seq),
+            )  # fmt: skip
+    if started:
+        write_rows(connection, "start_live", started)
+    if ended:
+        write_marked(connection, "end_live", [row[0] for row in ended])
+        write_rows(connection, "end_records", ended)
