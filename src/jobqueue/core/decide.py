@@ -146,9 +146,9 @@ def decide(
     before, lease, worker_id = live.state, live.lease, live.worker_id
     ran_for: float | None = None
     if steps[0][0] is State.RUNNING:
-        live.started_at = now - (asked.ran_for or 0.0)
+        ran_for = asked.ran_for or 0.0  # within one flush: close to nothing
+        live.started_at = now - ran_for
         live.expires_at = None  # the TTL ends at the first start
-        ran_for = asked.ran_for
     elif before is State.RUNNING:
         began = live.started_at if live.started_at is not None else now
         ran_for = asked.ran_for if asked.ran_for is not None else max(0.0, now - began)

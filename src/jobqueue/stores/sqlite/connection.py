@@ -30,9 +30,9 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
             check_same_thread=False,
             cached_statements=512,
         )
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     except sqlite3.Error as error:
         raise Unavailable(f"cannot open {path}: {error}") from error
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     return connection
 
 
@@ -42,6 +42,7 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         raise Unavailable(f"SQLite {sqlite3.sqlite_version} is too old; {oldest} is needed")
     try:
+        _check_owner(path, connection)  # before anything is changed
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise Unavailable(f"{path}: this file system does not support SQLite's WAL mode")
@@ -58,7 +59,8 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
         raise Unavailable(f"cannot use {path} as a job queue: {error}") from error
 
 
-def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+def _check_owner(path: Path, connection: sqlite3.Connection) -> bool:
+    """Whether the schema is there; refuses files that are not ours to write."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application == APPLICATION_ID:
@@ -67,10 +69,15 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
                 f"{path} was written by a newer jobqueue (schema {version}, "
                 f"this one knows {SCHEMA_VERSION})"
             )
-        return
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if application != 0 or tables:
+        return True
+    if application != 0 or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise Unavailable(f"{path} is an SQLite file of another program; name a new file")
+    return False
+
+
+def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+    if _check_owner(path, connection):
+        return
     schema = resources.files(__package__).joinpath("schema.sql").read_text()
     for statement in _statements(schema):
         connection.execute(statement)

@@ -86,7 +86,7 @@ CREATE INDEX live_due ON live (due) WHERE state IN (1, 5) AND due IS NOT NULL;
 CREATE INDEX live_held ON live (worker) WHERE state IN (2, 3);
 
 CREATE TABLE event (
-    position   INTEGER PRIMARY KEY,
+    position   INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice: readers remember it
     seq        INTEGER NOT NULL,
     version    INTEGER NOT NULL,
     from_state INTEGER,
@@ -122,6 +122,10 @@ CREATE TABLE worker (
     registered_at REAL    NOT NULL,
     last_seen     REAL    NOT NULL
 ) WITHOUT ROWID;
+
+-- What a health check writes.
+CREATE TABLE probe (id INTEGER PRIMARY KEY, at REAL, filler BLOB);
+INSERT INTO probe (id) VALUES (1);
 
 CREATE TABLE state_name (state INTEGER PRIMARY KEY, name TEXT NOT NULL);
 INSERT INTO state_name VALUES

@@ -106,8 +106,16 @@ class SqliteStore:
         self._open_writer().watch(changed)
 
     async def ping(self) -> None:
-        """Take the write lock and write a page, without keeping anything."""
-        await self._write("ping", lambda db: db.execute("PRAGMA user_version").fetchone())
+        """Prove that the file can grow and that a commit reaches the disk."""
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("SAVEPOINT probe")
+            db.execute("INSERT INTO probe (filler) VALUES (zeroblob(16384))")
+            db.execute("ROLLBACK TO probe")
+            db.execute("RELEASE probe")
+            db.execute("UPDATE probe SET at = ? WHERE id = 1", (self._clock.now(),))
+
+        await self._write("ping", work)
 
     def _open_writer(self) -> Writer:
         if self._writer is None:

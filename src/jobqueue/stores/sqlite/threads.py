@@ -40,6 +40,10 @@ class _Operation:
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
 
+_LOOK = _Operation("look", lambda _: None)
+"""Only wakes the writer's thread."""
+
+
 class Writer:
     """Runs operations in order, in as few transactions as their arrival allows."""
 
@@ -58,6 +62,7 @@ class Writer:
     def watch(self, changed: Callable[[], None]) -> None:
         """Call ``changed``, on the writer's thread, after another process's commit."""
         self._changed = changed
+        self._waiting.put(_LOOK)  # the thread may sleep without a limit until now
 
     def post(self, name: str, work: Work[T]) -> concurrent.futures.Future[T]:
         """Queue an operation; its future is done once it is committed."""
@@ -90,7 +95,7 @@ class Writer:
             if now_seen != seen and self._changed is not None:
                 self._changed()
             seen = now_seen
-            if first is None:
+            if first is None or first is _LOOK:
                 continue
             group = [first]
             while len(group) < GROUP_LIMIT:
@@ -101,7 +106,8 @@ class Writer:
                 if more is None:
                     ending = True
                     break
-                group.append(more)
+                if more is not _LOOK:
+                    group.append(more)
             self._commit(group)
         self._connection.close()
 
