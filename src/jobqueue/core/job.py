@@ -175,6 +175,11 @@ class Transition:
     retry_after: float | None = None  # overrides the backoff
     ran_for: float | None = None  # seconds, by the worker's monotonic clock
 
+    def __post_init__(self) -> None:
+        # A lone surrogate (an undecodable file name in an exception) cannot be stored.
+        if self.error and not self.error.isascii():
+            self.error = self.error.encode(errors="replace").decode()
+
     @classmethod
     def started(cls, seq: int, lease: int) -> Transition:
         """The worker began to execute."""

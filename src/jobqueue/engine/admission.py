@@ -46,10 +46,10 @@ def check_spec(spec: JobSpec, max_payload_bytes: int) -> None:
         _check_positive("timeout", spec.timeout)
     if spec.delay is not None or spec.run_at is not None:
         _check_times(spec)
-    if len(spec.type) > MAX_TYPE_LENGTH:
-        raise InvalidArgument("type", f"at most {MAX_TYPE_LENGTH} characters are allowed")
-    if spec.key is not None and not 1 <= len(spec.key) <= MAX_KEY_LENGTH:
-        raise InvalidArgument("idempotency_key", f"1 to {MAX_KEY_LENGTH} characters are allowed")
+    if spec.type:
+        _check_text("type", spec.type, MAX_TYPE_LENGTH)
+    if spec.key is not None:
+        _check_text("idempotency_key", spec.key, MAX_KEY_LENGTH)
     if spec.labels:
         _check_labels(spec)
 
@@ -69,10 +69,9 @@ def _check_labels(spec: JobSpec) -> None:
     if len(spec.labels) > MAX_LABELS:
         raise InvalidArgument("labels", f"at most {MAX_LABELS} are allowed")
     for name, value in spec.labels.items():
-        if not name or len(name) > MAX_LABEL_LENGTH or len(value) > MAX_LABEL_LENGTH:
-            raise InvalidArgument(
-                "labels", f"names and values have at most {MAX_LABEL_LENGTH} characters"
-            )
+        _check_text("labels", name, MAX_LABEL_LENGTH)
+        if value:
+            _check_text("labels", value, MAX_LABEL_LENGTH)
 
 
 def check_queue(queue: Queue) -> None:
@@ -90,7 +89,7 @@ def check_queue(queue: Queue) -> None:
         if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= 1_000_000:
             raise InvalidArgument(
                 "priority_weights",
-                f"{priority}:{weight} is not a priority (0 to {MAX_PRIORITY}) and a weight (1 or more)",
+                f"{priority}:{weight} is not a priority 0 to {MAX_PRIORITY} and a weight above 0",
             )
 
 
@@ -124,7 +123,7 @@ def read_page_token(token: str) -> int | None:
     """Find the place again; None is the first page."""
     if not token:
         return None
-    if not re.fullmatch(r"s[0-9a-f]{1,16}", token):
+    if not re.fullmatch(r"s[0-9a-f]{1,15}", token):
         raise InvalidArgument(
             "page_token", "is not one that a list call returned as next_page_token"
         )
@@ -134,6 +133,16 @@ def read_page_token(token: str) -> int | None:
 def _check_name(field: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidArgument(field, f"{name[:120]!r} is not a queue name: {_NAME_RULE}")
+
+
+def _check_text(field: str, text: str, longest: int) -> None:
+    if not 1 <= len(text) <= longest:
+        raise InvalidArgument(field, f"1 to {longest} characters are allowed")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(field, "has a lone surrogate, which is not text") from None
 
 
 def _check_retries(value: int) -> None:

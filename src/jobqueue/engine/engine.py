@@ -39,7 +39,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import REPORTABLE, TERMINAL, State
+from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import JobFilter, Store
 from jobqueue.engine import admission
@@ -95,7 +95,12 @@ class Engine:
         )
         self._scheduler = Scheduler(self._store, self._settings, self._observer)
         self._sweeper = Sweeper(
-            self._store, self._settings, self._clock, self._apply, self._scheduler.wake
+            self._store,
+            self._settings,
+            self._clock,
+            self._apply,
+            promoted=self._scheduler.wake,
+            offline=self._scheduler.dismiss,
         )
         await self._store.create_queue(dataclasses.replace(self._settings.queue))
         self._store.on_change(self._changed_elsewhere)
@@ -140,7 +145,13 @@ class Engine:
             places.append(place)
         group = self._settings.submit_group
         for start in range(0, len(jobs), group):
-            answers = await self._submits.add(jobs[start : start + group])
+            try:
+                answers = await self._submits.add(jobs[start : start + group])
+            except JobQueueError as error:
+                if start == 0:
+                    raise
+                # An earlier part is written: the error belongs to the rest alone.
+                answers = [SubmitResult.refused(error)] * len(jobs[start : start + group])
             for place, answer in zip(places[start : start + group], answers, strict=True):
                 results[place] = answer
         return [result for result in results if result is not None]
@@ -298,7 +309,7 @@ class Engine:
         for call in calls:
             if call.freed and call.session.open:
                 freed[call.session] = freed.get(call.session, 0) + call.freed
-        outcomes = await self._apply(transitions, freed)
+        outcomes = await self._apply(transitions, freed, by_worker=True)
         answers: list[list[bool]] = []
         start = 0
         for call in calls:
@@ -309,7 +320,11 @@ class Engine:
         return answers
 
     async def _apply(
-        self, transitions: Sequence[Transition], freed: dict[Session, int] | None = None
+        self,
+        transitions: Sequence[Transition],
+        freed: dict[Session, int] | None = None,
+        *,
+        by_worker: bool = False,
     ) -> list[Outcome]:
         """The one way to the store's write path: claims ride along, everybody is told."""
         plan = self._scheduler.plan(freed or {})
@@ -321,14 +336,14 @@ class Engine:
         for session, count in (freed or {}).items():
             session.free += count
         self._scheduler.settle(plan, application.assigned)
-        self._after_apply(transitions, application.outcomes)
+        self._after_apply(application.outcomes, by_worker)
         return application.outcomes
 
-    def _after_apply(self, transitions: Sequence[Transition], outcomes: Sequence[Outcome]) -> None:
+    def _after_apply(self, outcomes: Sequence[Outcome], by_worker: bool) -> None:
         entered: dict[tuple[str, State], int] = {}
         ran: dict[str, list[float]] = {}
         claimable = False
-        for asked, outcome in zip(transitions, outcomes, strict=True):
+        for outcome in outcomes:
             state = outcome.state
             if outcome.refusal is not None or state is None:
                 continue
@@ -339,7 +354,7 @@ class Engine:
                 claimable = True
             elif outcome.due is not None:
                 self._sweeper.expect(outcome.due)
-            if outcome.lease is not None and asked.move not in REPORTABLE:
+            if outcome.lease is not None and not by_worker:
                 session = self._scheduler.sessions.get(outcome.worker_id)
                 if session is not None:  # its lease ended without it
                     session.held -= 1

@@ -60,6 +60,13 @@ class Scheduler:
             if self._dry_at != self._news:
                 self._wake.set()
 
+    def dismiss(self, worker_id: str) -> None:
+        """A worker is OFFLINE: it gets nothing before it registers again."""
+        session = self.sessions.get(worker_id)
+        if session is not None:
+            session.open = False
+            self.sessions.remove(session)
+
     def plan(self, freed: Mapping[Session, int] = _NOTHING_FREED, *, work: bool = False) -> Plan:
         """Promise free slots to a claim that rides along with a write.
 

@@ -29,12 +29,14 @@ class Sweeper:
         clock: Clock,
         apply: Apply,
         promoted: Callable[[], None],
+        offline: Callable[[str], None],
     ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
         self._apply = apply
         self._promoted = promoted
+        self._offline = offline
         self._task: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
         self._next = 0.0
@@ -113,24 +115,43 @@ class Sweeper:
             self._suspend_judgement()
         self._reap_at = now + self._reap_every
         if now >= self._judge_at:
-            for worker_id in await self._store.silent_workers(self._settings.heartbeat_timeout):
-                await self.fail_over(
-                    worker_id, f"no heartbeat for {self._settings.heartbeat_timeout:g} s"
+            timeout = self._settings.heartbeat_timeout
+            for worker_id in await self._store.silent_workers(timeout):
+                await self._store.set_worker_status(worker_id, WorkerStatus.OFFLINE)
+                _log.warning(
+                    "worker is offline: no heartbeat for %g s",
+                    timeout,
+                    extra={"worker_id": worker_id},
                 )
+                self._offline(worker_id)
+            await self._fail_over()
 
     def _suspend_judgement(self) -> None:
         self._judge_at = time.monotonic() + self._settings.heartbeat_timeout
 
-    async def fail_over(self, worker_id: str, why: str) -> None:
-        """Mark a worker OFFLINE and fail what it held."""
-        await self._store.set_worker_status(worker_id, WorkerStatus.OFFLINE)
-        held = await self._store.held(worker_id)
-        _log.warning(
-            "worker is offline: %s", why, extra={"worker_id": worker_id, "jobs": len(held)}
-        )
-        if held:
-            error = f"worker {worker_id} was lost: {why}"
-            await self._apply([Transition.worker_lost(one.seq, one.lease, error) for one in held])
+    async def _fail_over(self) -> None:
+        """Fail what is held by workers that are OFFLINE or gone.
+
+        By what the store says, not by whom we just judged: a fail-over that was interrupted is
+        taken up again, by whichever server looks next.
+        """
+        held = await self._store.held()  # before the workers: who holds a lease has registered
+        if not held:
+            return
+        present = {
+            worker.info.id
+            for worker in await self._store.workers()
+            if worker.status is not WorkerStatus.OFFLINE
+        }
+        lost = [
+            Transition.worker_lost(
+                one.seq, one.lease, f"worker {one.worker_id} was lost (no heartbeat)"
+            )
+            for one in held
+            if one.worker_id not in present
+        ]
+        if lost:
+            await self._apply(lost)
 
     async def _prune(self) -> None:
         if self._settings.retention <= 0 or time.monotonic() < self._prune_at:

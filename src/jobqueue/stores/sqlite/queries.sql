@@ -32,7 +32,7 @@ INSERT INTO event (seq, version, from_state, to_state, reason, at, attempt, work
 VALUES {rows}
 
 -- name: claimable_queues
-SELECT id, name FROM queue WHERE deleted = 0 AND paused = 0
+SELECT id, name, priority_weights FROM queue WHERE deleted = 0 AND paused = 0
 
 -- name: claimable
 -- The next jobs of one queue in claim order; expired ones are left to the sweeper.
@@ -41,6 +41,18 @@ SELECT l.prio, l.seq, l.queue, l.version, l.attempt, l.retry_count, l.max_retrie
 FROM live AS l INDEXED BY live_ready CROSS JOIN rec AS r ON r.seq = l.seq
 WHERE l.queue = ? AND l.ready = 1 AND (l.expires_at IS NULL OR l.expires_at > ?)
 ORDER BY l.prio, l.seq LIMIT ?
+
+-- name: claimable_at
+-- The same for one priority.
+SELECT l.prio, l.seq, l.queue, l.version, l.attempt, l.retry_count, l.max_retries, l.timeout,
+       l.expires_at, r.id, r.type, r.payload, r.labels, r.priority, r.created_at
+FROM live AS l INDEXED BY live_ready CROSS JOIN rec AS r ON r.seq = l.seq
+WHERE l.queue = ?1 AND l.ready = 1 AND (l.expires_at IS NULL OR l.expires_at > ?2)
+  AND l.prio = ?4
+ORDER BY l.prio, l.seq LIMIT ?3
+
+-- name: any_ready
+SELECT 1 FROM live INDEXED BY live_ready WHERE queue = ? AND prio = ? AND ready = 1 LIMIT 1
 
 -- name: assign
 -- PENDING -> ASSIGNED. Rows: seq, lease, worker, due.

@@ -165,7 +165,7 @@ def _stats(row: Row) -> QueueStats:
         timeout=timeout,
         capacity=capacity,
         retry_profile=retry_profile,
-        priority_weights=_weights(weights),
+        priority_weights=read_weights(weights),
         paused=bool(paused),
         created_at=created_at,
     )
@@ -180,7 +180,8 @@ def _stats(row: Row) -> QueueStats:
     )
 
 
-def _weights(text: str | None) -> dict[int, int] | None:
+def read_weights(text: str | None) -> dict[int, int] | None:
+    """Priority weights from their column."""
     return {int(k): int(v) for k, v in json.loads(text).items()} if text else None
 
 

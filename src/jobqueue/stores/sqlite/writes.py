@@ -6,6 +6,7 @@ import heapq
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from jobqueue.core.decide import Decision, Live, decide
 from jobqueue.core.errors import NotFound, QueueFull
@@ -23,6 +24,8 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
+from jobqueue.core.weights import share
+from jobqueue.stores.sqlite.reads import read_weights
 from jobqueue.stores.sqlite.statements import SQL, Row, read_marked, write_marked, write_rows
 
 _ASSIGNED = Reason.ASSIGNED.value
@@ -149,18 +152,30 @@ def submit(
     return results
 
 
+class _Claimable:
+    """A queue that jobs may be claimed from."""
+
+    __slots__ = ("id", "name", "weights")
+
+    def __init__(self, queue: int, name: str, weights: str | None) -> None:
+        self.id = queue
+        self.name = name
+        self.weights = read_weights(weights)
+
+
 def claim(
     connection: sqlite3.Connection, claims: Sequence[Claim], now: float, rules: Rules
 ) -> list[Assignment]:
     """PENDING -> ASSIGNED, priority first, then FIFO."""
     if not claims:
         return []
-    names = {int(row[0]): str(row[1]) for row in connection.execute(SQL["claimable_queues"])}
+    claimable = [_Claimable(*row) for row in connection.execute(SQL["claimable_queues"])]
+    names = {queue.id: queue.name for queue in claimable}
     assigned: list[Assignment] = []
     tally = Tally()
     for wanted in claims:
         everything = ALL_QUEUES in wanted.queues
-        queues = [key for key, name in names.items() if everything or name in wanted.queues]
+        queues = [queue for queue in claimable if everything or queue.name in wanted.queues]
         rows = _next(connection, queues, now, len(wanted.slots))
         if not rows:
             continue
@@ -200,14 +215,42 @@ def claim(
 
 
 def _next(
-    connection: sqlite3.Connection, queues: Sequence[int], now: float, limit: int
+    connection: sqlite3.Connection, queues: Sequence[_Claimable], now: float, limit: int
 ) -> list[Row]:
-    found = [
-        connection.execute(SQL["claimable"], (queue, now, limit)).fetchall() for queue in queues
-    ]
+    found = [_next_of(connection, queue, now, limit) for queue in queues]
     if len(found) == 1:
         return found[0]
-    return list(heapq.merge(*found, key=lambda row: (row[0], row[1])))[:limit]
+    # A queue that shares by weight competes with the others by its most urgent job.
+    keyed = [
+        [((row if queue.weights is None else rows[0])[:2], place, row)
+         for place, row in enumerate(rows)]
+        for queue, rows in zip(queues, found, strict=True)
+    ]  # fmt: skip
+    merged = heapq.merge(*keyed, key=lambda entry: entry[:2])
+    return [row for _, _, row in islice(merged, limit)]
+
+
+def _next_of(
+    connection: sqlite3.Connection, queue: _Claimable, now: float, limit: int
+) -> list[Row]:
+    if queue.weights is None:
+        return connection.execute(SQL["claimable"], (queue.id, now, limit)).fetchall()
+    present = [
+        MAX_PRIORITY - rank
+        for rank in range(MAX_PRIORITY + 1)
+        if connection.execute(SQL["any_ready"], (queue.id, rank)).fetchone()
+    ]
+    rows: list[Row] = []
+    rest: list[Row] = []
+    drawn = share(queue.weights, present, limit)
+    for priority in present:
+        rank = MAX_PRIORITY - priority
+        level = connection.execute(SQL["claimable_at"], (queue.id, now, limit, rank)).fetchall()
+        rows += level[: drawn[priority]]
+        rest += level[drawn[priority] :]
+    # Slots that a priority drew but has no job for go to the most urgent of the others.
+    rest.sort(key=lambda row: row[:2])
+    return sorted(rows + rest[: limit - len(rows)], key=lambda row: row[:2])
 
 
 class _Row:

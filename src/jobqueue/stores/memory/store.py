@@ -1,9 +1,4 @@
-"""The memory store: heaps and dictionaries on the event loop. Not durable.
-
-Each queue has one heap of claimable jobs, ordered by a single integer (priority, then sequence).
-An entry that is no longer claimable stays in the heap until it is popped or until such entries
-outnumber the rest; so the cost per job stays bounded however many are cancelled.
-"""
+"""The memory store: heaps and dictionaries on the event loop. Not durable."""
 
 from __future__ import annotations
 
@@ -12,17 +7,15 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from jobqueue.core.clock import Clock, SystemClock
-from jobqueue.core.decide import Live, decide, overdue
+from jobqueue.core.decide import decide, overdue
 from jobqueue.core.errors import NotFound, QueueFull
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
-    MAX_PRIORITY,
     NO_LABELS,
     Assignment,
     Event,
     Held,
     Job,
-    JobSpec,
     NewJob,
     Outcome,
     Pulse,
@@ -47,41 +40,10 @@ from jobqueue.core.store import (
     Rules,
     Submission,
 )
+from jobqueue.stores.memory.ready import SLACK
+from jobqueue.stores.memory.records import Entry, Home, Log, Record, event_of, held_of, job_of
 
-_SEQ_BITS = 56
-_SEQ_MASK = (1 << _SEQ_BITS) - 1
 _ASSIGNED = ((State.ASSIGNED, Reason.ASSIGNED),)
-_SLACK = 1024  # stale entries that are not worth a rebuild
-
-
-class _Record(Live):
-    __slots__ = ("created_at", "events", "id", "queue", "ready", "spec", "ttl")
-
-    id: str
-    spec: JobSpec
-    queue: _Queue
-    ready: bool  # claimable now: PENDING, and not waiting for run_at
-    created_at: float
-    ttl: float | None
-    events: list[_Event]
-
-
-_Event = tuple[_Record, int, State | None, State, Reason, float, int, str | None, str, int]
-"""record, version, from, to, reason, at, attempt, worker, detail, position in the log"""
-
-
-class _Queue:
-    __slots__ = ("depth", "failed", "heap", "queue", "run_seconds", "stale", "succeeded", "timed")
-
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-        self.heap: list[int] = []
-        self.stale = 0
-        self.depth = dict.fromkeys(State, 0)
-        self.succeeded = 0
-        self.failed = 0
-        self.run_seconds = 0.0
-        self.timed = 0
 
 
 class MemoryStore:
@@ -100,17 +62,17 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._observer = observer or Deaf()
         self._seq = itertools.count(1)
-        self._jobs: dict[str, _Record] = {}
-        self._by_seq: dict[int, _Record] = {}
-        self._queues: dict[str, _Queue] = {}
-        self._gone: dict[str, _Queue] = {}  # deleted queues, whose records stay
+        self._jobs: dict[str, Record] = {}
+        self._by_seq: dict[int, Record] = {}
+        self._queues: dict[str, Home] = {}
+        self._gone: dict[str, Home] = {}  # deleted queues, whose records stay
         self._keys: dict[tuple[str, str], tuple[str, bytes, float]] = {}
         self._key_expiry: list[tuple[float, str, str]] = []
         self._timers: list[tuple[float, int, int]] = []  # due, seq, version
         self._timers_kept = 0
-        self._held: dict[int, _Record] = {}  # by lease
+        self._held: dict[int, Record] = {}  # by lease
         self._workers: dict[str, Worker] = {}
-        self._log: list[_Event | None] = []
+        self._log = Log()
 
     async def open(self) -> None:
         """Nothing to make ready."""
@@ -158,13 +120,13 @@ class MemoryStore:
             heapq.heappush(self._key_expiry, (expires, spec.queue, spec.key))
         return SubmitResult.accepted(job.id)
 
-    def _insert(self, job: NewJob, queue: _Queue, now: float) -> None:
+    def _insert(self, job: NewJob, queue: Home, now: float) -> None:
         spec, settings = job.spec, queue.queue
         ttl = spec.ttl if spec.ttl is not None else settings.ttl
         run_at = spec.run_at if spec.delay is None else now + spec.delay
         delayed = run_at is not None and run_at > now
         expires_at = None if ttl is None else now + ttl
-        record = _Record(
+        record = Record(
             next(self._seq),
             State.PENDING,
             0,
@@ -183,7 +145,7 @@ class MemoryStore:
         )
         record.id = job.id
         record.spec = spec
-        record.queue = queue
+        record.home = queue
         record.ready = not delayed
         record.created_at = now
         record.ttl = ttl
@@ -192,7 +154,7 @@ class MemoryStore:
         queue.depth[State.PENDING] += 1
         self._write(record, None, ((State.PENDING, Reason.SUBMITTED),), now)
         if record.ready:
-            heapq.heappush(queue.heap, _key(record))
+            queue.ready.push(record.spec.priority, record.seq)
         if record.due is not None:
             self._arm(record)
 
@@ -216,32 +178,36 @@ class MemoryStore:
                 assigned.append(self._assign(record, worker_id, now))
         return assigned
 
-    def _next(self, queues: list[_Queue], now: float) -> _Record | None:
+    def _claimable(self, seq: int) -> bool:
+        record = self._by_seq.get(seq)
+        return record is not None and record.ready
+
+    def _next(self, queues: list[Home], now: float) -> Record | None:
         while True:
-            best = None
+            best: Home | None = None
+            soonest: tuple[int, int] | None = None
             for queue in queues:
-                if queue.heap and (best is None or queue.heap[0] < best.heap[0]):
-                    best = queue
+                head = queue.ready.head()
+                if head is not None and (soonest is None or head < soonest):
+                    best, soonest = queue, head
             if best is None:
                 return None
-            record = self._by_seq.get(heapq.heappop(best.heap) & _SEQ_MASK)
-            if record is None or record.state is not State.PENDING or not record.ready:
-                best.stale = max(0, best.stale - 1)
-            elif record.expires_at is None or record.expires_at > now:
+            record = self._by_seq[best.ready.pop(best.queue.priority_weights)]
+            record.ready = False
+            if record.expires_at is None or record.expires_at > now:
                 return record
             # else: expired; it stays PENDING until the sweeper finds it by its timer
 
-    def _assign(self, record: _Record, worker_id: str, now: float) -> Assignment:
+    def _assign(self, record: Record, worker_id: str, now: float) -> Assignment:
         spec = record.spec
         record.state = State.ASSIGNED
-        record.ready = False
         record.attempt += 1
         record.lease = lease = new_lease()
         record.worker_id = worker_id
         record.reason = Reason.ASSIGNED
         record.due = now + self._rules.assignment_timeout
         self._held[lease] = record
-        depth = record.queue.depth
+        depth = record.home.depth
         depth[State.PENDING] -= 1
         depth[State.ASSIGNED] += 1
         self._write(record, State.PENDING, _ASSIGNED, now, "", worker_id)
@@ -276,7 +242,7 @@ class MemoryStore:
         if record is None:
             return Outcome(Refusal.NO_SUCH_JOB)
         before = record.state
-        queue = record.queue
+        queue = record.home
         policy = PROFILES[queue.queue.retry_profile]
         decision = decide(record, asked, now=now, rules=self._rules, policy=policy)
         if isinstance(decision, Refusal):
@@ -285,16 +251,15 @@ class MemoryStore:
             self._held.pop(decision.lease, None)
         if before is State.PENDING and record.ready:
             record.ready = False
-            queue.stale += 1
-            self._compact(queue)
+            queue.ready.bury()
         if record.state is State.PENDING:
             record.ready = True
-            heapq.heappush(queue.heap, _key(record))
+            queue.ready.push(record.spec.priority, record.seq)
         if record.due is not None and record.state not in HELD:
             self._arm(record)
         queue.depth[before] -= 1
         queue.depth[record.state] += 1
-        _count(queue, decision.steps, decision.ran_for)
+        queue.count(decision.steps, decision.ran_for)
         record.version -= len(decision.steps)  # _write counts them up again, event by event
         worker_id = decision.worker_id if decision.lease is not None else None
         self._write(record, before, decision.steps, now, asked.error, worker_id)
@@ -302,7 +267,7 @@ class MemoryStore:
 
     def _write(
         self,
-        record: _Record,
+        record: Record,
         before: State | None,
         steps: Iterable[tuple[State, Reason]],
         now: float,
@@ -311,7 +276,7 @@ class MemoryStore:
     ) -> None:
         for state, reason in steps:
             record.version += 1
-            event: _Event = (
+            event: Entry = (
                 record,
                 record.version,
                 before,
@@ -321,32 +286,22 @@ class MemoryStore:
                 record.attempt,
                 worker_id,
                 "" if reason is Reason.STARTED else detail,
-                len(self._log),
+                self._log.next_position(),
             )
             record.events.append(event)
             self._log.append(event)
             before = state
 
-    def _compact(self, queue: _Queue) -> None:
-        if queue.stale > _SLACK and queue.stale * 2 > len(queue.heap):
-            kept = {
-                key
-                for key in queue.heap
-                if (record := self._by_seq.get(key & _SEQ_MASK)) is not None and record.ready
-            }
-            queue.heap = sorted(kept)
-            queue.stale = 0
-
-    def _arm(self, record: _Record) -> None:
+    def _arm(self, record: Record) -> None:
         if record.due is None:
             return
         heapq.heappush(self._timers, (record.due, record.seq, record.version))
-        if len(self._timers) > 2 * self._timers_kept + _SLACK:
+        if len(self._timers) > 2 * self._timers_kept + SLACK:
             self._timers = [timer for timer in self._timers if self._armed(timer) is not None]
             heapq.heapify(self._timers)
             self._timers_kept = len(self._timers)
 
-    def _armed(self, timer: tuple[float, int, int]) -> _Record | None:
+    def _armed(self, timer: tuple[float, int, int]) -> Record | None:
         record = self._by_seq.get(timer[1])
         if record is None or record.version != timer[2] or record.state in HELD:
             return None
@@ -358,7 +313,7 @@ class MemoryStore:
         if record is None or record.state is not State.RUNNING or record.lease is None:
             return None
         record.cancel_requested = True
-        return _held(record)
+        return held_of(record)
 
     async def due(self, limit: int) -> Overdue:
         """See ``Store.due``."""
@@ -374,7 +329,7 @@ class MemoryStore:
                 found.append(overdue(record.state, record.seq, record.version, record.lease))
             elif next_at is None or record.due < next_at:
                 next_at = record.due
-        rearm: list[_Record] = []
+        rearm: list[Record] = []
         while self._timers and len(found) < limit:
             timer = self._timers[0]
             current = self._armed(timer)
@@ -390,7 +345,7 @@ class MemoryStore:
             if current.state is State.PENDING and not expired:
                 promoted += 1
                 current.ready = True
-                heapq.heappush(current.queue.heap, _key(current))
+                current.home.ready.push(current.spec.priority, current.seq)
                 current.due = current.expires_at
             else:
                 found.append(overdue(current.state, current.seq, current.version, None))
@@ -405,7 +360,7 @@ class MemoryStore:
     async def get(self, job_id: str) -> Job | None:
         """See ``Store.get``."""
         record = self._jobs.get(job_id)
-        return None if record is None else _job(record)
+        return None if record is None else job_of(record)
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
@@ -420,7 +375,7 @@ class MemoryStore:
                 continue
             if wanted.type is not None and record.spec.type != wanted.type:
                 continue
-            found.append(_job(record))
+            found.append(job_of(record))
             if len(found) == wanted.limit:
                 break
         return found
@@ -428,18 +383,11 @@ class MemoryStore:
     async def history(self, job_id: str) -> list[Event]:
         """See ``Store.history``."""
         record = self._jobs.get(job_id)
-        return [] if record is None else [_event(event) for event in record.events]
+        return [] if record is None else [event_of(event) for event in record.events]
 
     async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
         """See ``Store.events_after``."""
-        found = []
-        for place in range(position, len(self._log)):
-            event = self._log[place]
-            if event is not None:
-                found.append((place + 1, _event(event)))
-                if len(found) == limit:
-                    break
-        return found
+        return self._log.after(position, limit)
 
     async def delete_job(self, job_id: str) -> State | None:
         """See ``Store.delete_job``."""
@@ -464,11 +412,10 @@ class MemoryStore:
             self._remove(record)
         return len(old)
 
-    def _remove(self, record: _Record) -> None:
+    def _remove(self, record: Record) -> None:
         del self._jobs[record.id], self._by_seq[record.seq]
-        record.queue.depth[record.state] -= 1
-        for event in record.events:
-            self._log[event[-1]] = None
+        record.home.depth[record.state] -= 1
+        self._log.remove(record.events)
 
     def _expire_keys(self, now: float) -> None:
         while self._key_expiry and self._key_expiry[0][0] <= now:
@@ -486,7 +433,7 @@ class MemoryStore:
         queue.created_at = self._clock.now()
         revived = self._gone.pop(queue.name, None)
         if revived is None:
-            self._queues[queue.name] = _Queue(queue)
+            self._queues[queue.name] = Home(queue, self._claimable)
         else:
             revived.queue = queue
             self._queues[queue.name] = revived
@@ -522,7 +469,7 @@ class MemoryStore:
     async def stats(self, queue: str | None = None) -> list[QueueStats]:
         """See ``Store.stats``."""
         names = sorted(self._queues) if queue is None else [queue]
-        return [_stats(self._queues[name]) for name in names if name in self._queues]
+        return [self._queues[name].stats() for name in names if name in self._queues]
 
     # -- workers ---------------------------------------------------------------------------
 
@@ -558,13 +505,13 @@ class MemoryStore:
                 answer.lost.append(lease)
             elif record.cancel_requested:
                 answer.cancelled.append(lease)
-        answer.unlisted = [_held(record) for record in standing.values()]
+        answer.unlisted = [held_of(record) for record in standing.values()]
         return answer
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""
         return [
-            _held(record)
+            held_of(record)
             for record in self._held.values()
             if worker_id is None or record.worker_id == worker_id
         ]
@@ -611,92 +558,5 @@ class MemoryStore:
         return True
 
 
-def _key(record: _Record) -> int:
-    return ((MAX_PRIORITY - record.spec.priority) << _SEQ_BITS) | record.seq
-
-
 def _earliest(*times: float | None) -> float | None:
     return min((time for time in times if time is not None), default=None)
-
-
-def _count(queue: _Queue, steps: Iterable[tuple[State, Reason]], ran_for: float | None) -> None:
-    here: State | None = None
-    for state, _ in steps:
-        if state is State.DONE:
-            queue.succeeded += 1
-        elif state is State.FAILED and ran_for is not None:
-            queue.failed += 1
-        here = state
-    if ran_for is not None and here is not State.RUNNING:
-        queue.run_seconds += ran_for
-        queue.timed += 1
-
-
-def _held(record: _Record) -> Held:
-    return Held(
-        record.seq,
-        record.lease or 0,
-        record.worker_id or "",
-        record.state,
-        record.cancel_requested,
-    )
-
-
-def _job(record: _Record) -> Job:
-    spec = record.spec
-    return Job(
-        id=record.id,
-        seq=record.seq,
-        queue=spec.queue,
-        type=spec.type,
-        payload=spec.payload,
-        priority=spec.priority,
-        max_retries=record.max_retries,
-        state=record.state,
-        version=record.version,
-        attempt=record.attempt,
-        retry_count=record.retry_count,
-        created_at=record.created_at,
-        run_at=record.run_at,
-        expires_at=record.expires_at,
-        ttl=record.ttl,
-        timeout=record.timeout,
-        key=spec.key,
-        labels=spec.labels,
-        worker_id=record.worker_id,
-        cancel_requested=record.cancel_requested,
-        started_at=record.started_at,
-        completed_at=record.completed_at,
-        next_retry_at=record.due if record.state is State.FAILED else None,
-        result=record.result,
-        error=record.error,
-        reason=record.reason,
-    )
-
-
-def _event(event: _Event) -> Event:
-    record, version, before, after, reason, at, attempt, worker_id, detail, _ = event
-    return Event(
-        record.id,
-        version,
-        before,
-        after,
-        reason,
-        at,
-        attempt,
-        worker_id,
-        detail,
-        record.spec.queue,
-    )
-
-
-def _stats(queue: _Queue) -> QueueStats:
-    return QueueStats(
-        queue=queue.queue,
-        depth=dict(queue.depth),
-        processed=queue.succeeded + queue.failed,
-        succeeded=queue.succeeded,
-        failed=queue.failed,
-        run_seconds=queue.run_seconds,
-        timed=queue.timed,
-    )

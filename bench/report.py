@@ -1,0 +1,92 @@
+"""Measurements as rows, and the table a person sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sqlite3
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One thing that was measured. ``target`` is the least (rates) or the most (the rest)."""
+
+    what: str
+    value: float
+    unit: str
+    target: float | None = None
+    conditions: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target was met; None without one."""
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.unit.endswith("/s") else self.value <= self.target
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which that share of them lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def fsync_milliseconds(folder: Path, times: int = 200) -> float:
+    """Median time of a 4 KiB write made durable: what a commit costs here at least."""
+    taken = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(times):
+            began = time.perf_counter()
+            os.pwrite(file.fileno(), b"\0" * 4096, 0)
+            os.fdatasync(file.fileno())
+            taken.append(time.perf_counter() - began)
+    return percentile(taken, 0.5) * 1e3
+
+
+def conditions(folder: Path) -> str:
+    """The machine, in a line."""
+    return (
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
+        f"{os.cpu_count()} cores, fdatasync {fsync_milliseconds(folder):.2f} ms (median)"
+    )
+
+
+def show(title: str, figures: list[Figure]) -> None:
+    """Print a table."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("measure")
+    table.add_column("result", justify="right")
+    table.add_column("target", justify="right")
+    table.add_column("conditions", overflow="fold")
+    for figure in figures:
+        mark = {None: "", True: " ✓", False: " ✗"}[figure.met]
+        sign = "≥" if figure.unit.endswith("/s") else "≤"
+        target = "" if figure.target is None else f"{sign} {_number(figure.target)}{mark}"
+        style = "red" if figure.met is False else None
+        table.add_row(
+            figure.what,
+            f"{_number(figure.value)} {figure.unit}",
+            target,
+            figure.conditions,
+            style=style,
+        )
+    Console().print(table)
+
+
+def write_json(path: Path, where: str, figures: list[Figure]) -> None:
+    """Keep the raw figures."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"conditions": where, "figures": [asdict(figure) for figure in figures]}
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"  # noqa: PLR2004

@@ -1,0 +1,169 @@
+"""What the memory store keeps, and how it looks from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from jobqueue.core.decide import Live
+from jobqueue.core.job import Event, Held, Job, JobSpec, Queue, QueueStats
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.stores.memory.ready import Ready
+
+
+class Record(Live):
+    """A job: what changes (``Live``), what does not, and its events."""
+
+    __slots__ = ("created_at", "events", "home", "id", "ready", "spec", "ttl")
+
+    id: str
+    spec: JobSpec
+    home: Home
+    ready: bool  # claimable now: PENDING, and not waiting for run_at
+    created_at: float
+    ttl: float | None
+    events: list[Entry]
+
+
+Entry = tuple[Record, int, State | None, State, Reason, float, int, str | None, str, int]
+"""An event: record, version, from, to, reason, at, attempt, worker, detail, position."""
+
+
+class Home:
+    """A queue with its claimable jobs and its figures."""
+
+    __slots__ = ("depth", "failed", "queue", "ready", "run_seconds", "succeeded", "timed")
+
+    def __init__(self, queue: Queue, alive: Callable[[int], bool]) -> None:
+        self.queue = queue
+        self.ready = Ready(alive)
+        self.depth = dict.fromkeys(State, 0)
+        self.succeeded = 0
+        self.failed = 0
+        self.run_seconds = 0.0
+        self.timed = 0
+
+    def count(self, steps: Iterable[tuple[State, Reason]], ran_for: float | None) -> None:
+        """Add an attempt that ended."""
+        if ran_for is None:
+            return
+        if any(state is State.DONE for state, _ in steps):
+            self.succeeded += 1
+        else:
+            self.failed += 1
+        self.run_seconds += ran_for
+        self.timed += 1
+
+    def stats(self) -> QueueStats:
+        """The figures."""
+        return QueueStats(
+            queue=self.queue,
+            depth=dict(self.depth),
+            processed=self.succeeded + self.failed,
+            succeeded=self.succeeded,
+            failed=self.failed,
+            run_seconds=self.run_seconds,
+            timed=self.timed,
+        )
+
+
+class Log:
+    """Every event in the order it was written; removed jobs leave gaps, old gaps are dropped."""
+
+    def __init__(self) -> None:
+        self._first = 1
+        self._entries: list[Entry | None] = []
+        self._gaps = 0
+
+    def next_position(self) -> int:
+        """The position of the entry that is appended next."""
+        return self._first + len(self._entries)
+
+    def append(self, entry: Entry) -> None:
+        """Write an event."""
+        self._entries.append(entry)
+
+    def remove(self, entries: Iterable[Entry]) -> None:
+        """Forget a removed job's events."""
+        for entry in entries:
+            self._entries[entry[-1] - self._first] = None
+            self._gaps += 1
+        if self._gaps * 2 > len(self._entries):
+            kept = next(
+                (n for n, entry in enumerate(self._entries) if entry is not None),
+                len(self._entries),
+            )
+            del self._entries[:kept]
+            self._first += kept
+            self._gaps -= kept
+
+    def after(self, position: int, limit: int) -> list[tuple[int, Event]]:
+        """Events past a position."""
+        found: list[tuple[int, Event]] = []
+        for place in range(max(0, position + 1 - self._first), len(self._entries)):
+            entry = self._entries[place]
+            if entry is not None:
+                found.append((entry[-1], event_of(entry)))
+                if len(found) == limit:
+                    break
+        return found
+
+
+def held_of(record: Record) -> Held:
+    """The lease on a record."""
+    return Held(
+        record.seq,
+        record.lease or 0,
+        record.worker_id or "",
+        record.state,
+        record.cancel_requested,
+    )
+
+
+def job_of(record: Record) -> Job:
+    """A record as callers see it."""
+    spec = record.spec
+    return Job(
+        id=record.id,
+        seq=record.seq,
+        queue=spec.queue,
+        type=spec.type,
+        payload=spec.payload,
+        priority=spec.priority,
+        max_retries=record.max_retries,
+        state=record.state,
+        version=record.version,
+        attempt=record.attempt,
+        retry_count=record.retry_count,
+        created_at=record.created_at,
+        run_at=record.run_at,
+        expires_at=record.expires_at,
+        ttl=record.ttl,
+        timeout=record.timeout,
+        key=spec.key,
+        labels=spec.labels,
+        worker_id=record.worker_id,
+        cancel_requested=record.cancel_requested,
+        started_at=record.started_at,
+        completed_at=record.completed_at,
+        next_retry_at=record.due if record.state is State.FAILED else None,
+        result=record.result,
+        error=record.error,
+        reason=record.reason,
+    )
+
+
+def event_of(entry: Entry) -> Event:
+    """An event as callers see it."""
+    record, version, before, after, reason, at, attempt, worker_id, detail, _ = entry
+    return Event(
+        record.id,
+        version,
+        before,
+        after,
+        reason,
+        at,
+        attempt,
+        worker_id,
+        detail,
+        record.spec.queue,
+    )
