@@ -108,6 +108,7 @@ class Job:
     attempt: int
     retry_count: int
     created_at: float
+    updated_at: float  # when the latest transition was written
     run_at: float | None = None
     expires_at: float | None = None
     ttl: float | None = None
@@ -340,6 +341,9 @@ class WorkerInfo:
     concurrency: int
     queues: tuple[str, ...]
     version: str = ""
+    # A server's own pool without the user's tasks: it leaves a queue alone that another worker
+    # connected to that server takes from, since it could only fail jobs of types it lacks.
+    fallback: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

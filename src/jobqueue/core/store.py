@@ -50,6 +50,7 @@ class Claim:
 
     queues: tuple[str, ...]
     slots: Sequence[str]  # worker ids, one for each free slot, least loaded first
+    without: frozenset[str] = frozenset()  # queues that are not meant although ``*`` is
 
 
 @dataclass(slots=True)

@@ -83,7 +83,7 @@ class EngineLink:
     async def close(self) -> None:
         """See ``Link.close``. What it still holds is left to the heartbeat timeout."""
         await self.drain()
-        self._scheduler.sessions.remove(self._session)
+        self._scheduler.remove(self._session)
         worker_id = self._session.info.id
         if not await self._store.held(worker_id):
             await self._store.set_worker_status(worker_id, WorkerStatus.OFFLINE)

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Observer
 from jobqueue.core.store import Store
-from jobqueue.engine.sessions import Plan, Session, Sessions
+from jobqueue.engine.sessions import Plan, Scope, Session, Sessions
 from jobqueue.engine.settings import EngineSettings
 
 _log = logging.getLogger("jobqueue.engine.scheduler")
@@ -22,8 +23,8 @@ class Scheduler:
     """Plans claims for every write that can carry one, and runs cycles of its own besides.
 
     ``news`` counts everything that may have made a job claimable. A claim that came back short
-    and saw all the news leaves the scheduler *dry*: nothing is asked again until there is news,
-    or the interval has passed.
+    and saw all the news leaves its queues *dry*: nothing is asked of them again until there is
+    news, or the interval has passed.
     """
 
     def __init__(self, store: Store, settings: EngineSettings, observer: Observer) -> None:
@@ -31,7 +32,7 @@ class Scheduler:
         self._settings = settings
         self._observer = observer
         self._news = 1
-        self._dry_at = 0
+        self._dry: dict[Scope, int] = {}  # the news that a scope has seen and found nothing
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._returning: set[asyncio.Task[None]] = set()
@@ -57,7 +58,7 @@ class Scheduler:
         """A worker offers free slots."""
         if session.open and slots > 0:
             session.free += slots
-            if self._dry_at != self._news:
+            if not self._is_dry(self.sessions.scope(session)):
                 self._wake.set()
 
     def dismiss(self, worker_id: str) -> None:
@@ -65,7 +66,13 @@ class Scheduler:
         session = self.sessions.get(worker_id)
         if session is not None:
             session.open = False
-            self.sessions.remove(session)
+            self.remove(session)
+
+    def remove(self, session: Session) -> None:
+        """A worker has left; what it kept others from may be taken again."""
+        self.sessions.remove(session)
+        self._dry.clear()
+        self._wake.set()
 
     def plan(self, freed: Mapping[Session, int] = _NOTHING_FREED, *, work: bool = False) -> Plan:
         """Promise free slots to a claim that rides along with a write.
@@ -74,19 +81,28 @@ class Scheduler:
         """
         if work:
             self._news += 1
-        dry = self._dry_at == self._news
-        return self.sessions.plan(0 if dry else self._settings.batch_size, self._news, freed)
+        return self.sessions.plan(self._settings.batch_size, self._news, self._is_dry, freed)
+
+    def _is_dry(self, scope: Scope) -> bool:
+        return self._dry.get(scope) == self._news
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> None:
         """Deliver what the claim brought."""
         if plan.asked:
-            if len(assigned) < plan.asked and plan.news == self._news:
-                self._dry_at = self._news
-            elif len(assigned) == plan.asked:
-                self._wake.set()
+            for scope, filled in plan.filled(assigned):
+                if filled:
+                    self._wake.set()  # there may be more
+                elif plan.news == self._news:
+                    self._dry[scope] = self._news
         orphans = self.sessions.settle(plan, assigned)
         if orphans:
             self._hand_back(orphans)
+        if assigned:
+            by_queue: dict[str, int] = {}
+            for one in assigned:
+                by_queue[one.queue] = by_queue.get(one.queue, 0) + 1
+            for queue, count in by_queue.items():
+                self._observer.entered(queue, State.ASSIGNED, count)
 
     def release(self, plan: Plan) -> None:
         """The write failed: nothing was claimed."""
@@ -129,7 +145,7 @@ class Scheduler:
                 await asyncio.sleep(self._settings.interval)
 
     async def _cycle(self) -> bool:
-        """One batch; True if there may be more and somebody has room for it."""
+        """One batch; True if there may be more."""
         plan = self.plan()
         if not plan.asked:
             return False
@@ -144,4 +160,4 @@ class Scheduler:
         for one in assigned:
             by_queue[one.queue] = by_queue.get(one.queue, 0) + 1
         self._observer.scheduled(time.perf_counter() - began, by_queue)
-        return len(assigned) == plan.asked
+        return any(filled for _, filled in plan.filled(assigned))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jobqueue.core.api import Inbox
 from jobqueue.core.job import Assignment, WorkerInfo
-from jobqueue.core.store import Claim
+from jobqueue.core.store import ALL_QUEUES, Claim
+
+_NOTHING: frozenset[str] = frozenset()
 
 
 class Session:
@@ -41,16 +43,38 @@ class Session:
             self._settled.set()
 
 
+Scope = tuple[tuple[str, ...], frozenset[str]]
+"""The queues a session takes from, and those it leaves alone."""
+
+
 class Plan:
     """Slots promised in one claim, to be delivered or given back."""
 
-    __slots__ = ("asked", "claims", "news", "promised")
+    __slots__ = ("asked", "claims", "news", "promised", "scopes")
 
-    def __init__(self, claims: list[Claim], promised: dict[Session, int], news: int) -> None:
+    def __init__(
+        self, claims: list[Claim], scopes: list[Scope], promised: dict[Session, int], news: int
+    ) -> None:
         self.claims = claims
+        self.scopes = scopes  # of the claims, in order
         self.promised = promised
         self.news = news
         self.asked = sum(promised.values())
+
+    def filled(self, assigned: Sequence[Assignment]) -> list[tuple[Scope, bool]]:
+        """For each claim, whether it got a job for every slot."""
+        if len(assigned) == self.asked or not assigned:
+            return [(scope, bool(assigned)) for scope in self.scopes]
+        got: dict[str, int] = {}
+        for one in assigned:
+            got[one.worker_id] = got.get(one.worker_id, 0) + 1
+        return [
+            (
+                scope,
+                sum(got.get(worker_id, 0) for worker_id in set(claim.slots)) == len(claim.slots),
+            )
+            for scope, claim in zip(self.scopes, self.claims, strict=True)
+        ]
 
 
 class Sessions:
@@ -78,29 +102,51 @@ class Sessions:
         """Every session."""
         return list(self._by_id.values())
 
-    def plan(self, limit: int, news: int, freed: Mapping[Session, int]) -> Plan:
+    def plan(
+        self, limit: int, news: int, dry: Callable[[Scope], bool], freed: Mapping[Session, int]
+    ) -> Plan:
         """Promise up to ``limit`` slots, least loaded worker first.
 
         ``freed`` slots come free in the very write that the claim is part of, so they count here
-        and nowhere else until it has happened.
+        and nowhere else until it has happened. ``dry`` scopes have nothing to be claimed.
         """
-        groups: dict[tuple[str, ...], list[tuple[Session, int]]] = {}
+        groups: dict[Scope, list[tuple[Session, int]]] = {}
         for session in self._by_id.values():
             free = session.free + freed.get(session, 0)
             if free > 0 and session.open:
-                groups.setdefault(session.info.queues, []).append((session, free))
+                scope = self.scope(session)
+                if not dry(scope):
+                    groups.setdefault(scope, []).append((session, free))
         claims: list[Claim] = []
+        scopes: list[Scope] = []
         promised: dict[Session, int] = {}
-        for queues, members in groups.items():
-            if limit <= 0:
+        for scope in sorted(groups, key=lambda scope: min(map(_load, groups[scope]))):
+            # An even share, so that one busy group does not starve another of the batch.
+            share = -(-limit // (len(groups) - len(claims)))
+            if share <= 0:
                 break
-            slots = _spread(members, limit, promised, freed)
+            slots = _spread(groups[scope], share, promised, freed)
             limit -= len(slots)
-            claims.append(Claim(queues, slots))
+            claims.append(Claim(scope[0], slots, scope[1]))
+            scopes.append(scope)
         for session, count in promised.items():
             session.free -= count
             session.promised += count
-        return Plan(claims, promised, news)
+        return Plan(claims, scopes, promised, news)
+
+    def scope(self, session: Session) -> Scope:
+        """What it may take from now."""
+        if not session.info.fallback:
+            return session.info.queues, _NOTHING
+        taken = frozenset(
+            queue
+            for other in self._by_id.values()
+            if other.open and not other.info.fallback
+            for queue in other.info.queues
+        )
+        if ALL_QUEUES in taken:
+            return (), _NOTHING
+        return session.info.queues, taken
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> list[Assignment]:
         """Deliver what a plan brought and take the rest back; returns what nobody is there for."""
@@ -121,6 +167,11 @@ class Sessions:
         for got in by_worker.values():
             orphans += got
         return orphans
+
+
+def _load(member: tuple[Session, int]) -> int:
+    session, _ = member
+    return session.held + session.promised
 
 
 def _spread(

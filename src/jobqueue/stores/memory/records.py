@@ -24,8 +24,8 @@ class Record(Live):
     events: list[Entry]
 
 
-Entry = tuple[Record, int, State | None, State, Reason, float, int, str | None, str, int]
-"""An event: record, version, from, to, reason, at, attempt, worker, detail, position."""
+Entry = tuple[str, int, State | None, State, Reason, float, int, str | None, str, str, int]
+"""An event (see ``core.job.Event``) and its position. No cycle: counting alone frees a job."""
 
 
 class Home:
@@ -135,6 +135,7 @@ def job_of(record: Record) -> Job:
         attempt=record.attempt,
         retry_count=record.retry_count,
         created_at=record.created_at,
+        updated_at=record.events[-1][5],
         run_at=record.run_at,
         expires_at=record.expires_at,
         ttl=record.ttl,
@@ -154,16 +155,4 @@ def job_of(record: Record) -> Job:
 
 def event_of(entry: Entry) -> Event:
     """An event as callers see it."""
-    record, version, before, after, reason, at, attempt, worker_id, detail, _ = entry
-    return Event(
-        record.id,
-        version,
-        before,
-        after,
-        reason,
-        at,
-        attempt,
-        worker_id,
-        detail,
-        record.spec.queue,
-    )
+    return Event(*entry[:-1])

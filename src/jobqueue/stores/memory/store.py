@@ -169,7 +169,9 @@ class MemoryStore:
             queues = [
                 queue
                 for name in dict.fromkeys(names)
-                if (queue := self._queues.get(name)) is not None and not queue.queue.paused
+                if name not in claim.without
+                and (queue := self._queues.get(name)) is not None
+                and not queue.queue.paused
             ]
             for worker_id in claim.slots:
                 record = self._next(queues, now)
@@ -277,7 +279,7 @@ class MemoryStore:
         for state, reason in steps:
             record.version += 1
             event: Entry = (
-                record,
+                record.id,
                 record.version,
                 before,
                 state,
@@ -286,6 +288,7 @@ class MemoryStore:
                 record.attempt,
                 worker_id,
                 "" if reason is Reason.STARTED else detail,
+                record.spec.queue,
                 self._log.next_position(),
             )
             record.events.append(event)

@@ -24,7 +24,7 @@ VALUES {rows}
 
 -- name: insert_live
 INSERT INTO live (seq, queue, prio, ready, state, version, attempt, retry_count, max_retries,
-                  timeout, run_at, expires_at, due, reason)
+                  timeout, run_at, expires_at, due, updated_at, reason)
 VALUES {rows}
 
 -- name: insert_events
@@ -55,9 +55,10 @@ ORDER BY l.prio, l.seq LIMIT ?3
 SELECT 1 FROM live INDEXED BY live_ready WHERE queue = ? AND prio = ? AND ready = 1 LIMIT 1
 
 -- name: assign
--- PENDING -> ASSIGNED. Rows: seq, lease, worker, due.
+-- PENDING -> ASSIGNED. Rows: seq, lease, worker, due, now.
 UPDATE live SET state = 2, ready = 0, attempt = attempt + 1, version = version + 1,
-                reason = 'ASSIGNED', lease = v.column2, worker = v.column3, due = v.column4
+                reason = 'ASSIGNED', lease = v.column2, worker = v.column3, due = v.column4,
+                updated_at = v.column5
 FROM (VALUES {rows}) AS v WHERE live.seq = v.column1
 
 -- name: lock_live
@@ -75,13 +76,13 @@ FROM rec WHERE seq IN ({marks}) AND state IS NOT NULL
 -- name: update_live
 UPDATE live SET state = ?, ready = ?, version = ?, retry_count = ?, lease = ?, worker = ?,
                 cancel = ?, deaths = ?, run_at = ?, expires_at = ?, started_at = ?, due = ?,
-                error = ?, reason = ?
+                error = ?, reason = ?, updated_at = ?
 WHERE seq = ?
 
 -- name: start_live
--- ASSIGNED -> RUNNING. Rows: seq, version, started_at, due.
+-- ASSIGNED -> RUNNING. Rows: seq, version, started_at, due, now.
 UPDATE live SET state = 3, reason = 'STARTED', expires_at = NULL, version = v.column2,
-                started_at = v.column3, due = v.column4
+                started_at = v.column3, due = v.column4, updated_at = v.column5
 FROM (VALUES {rows}) AS v WHERE live.seq = v.column1
 
 -- name: end_live
@@ -98,9 +99,9 @@ FROM (VALUES {rows}) AS v WHERE rec.seq = v.column1
 -- name: revive_live
 -- DEAD_LETTERED -> PENDING: the live row comes back.
 INSERT INTO live (seq, queue, prio, ready, state, version, attempt, retry_count, max_retries,
-                  timeout, run_at, expires_at, due, started_at, reason)
+                  timeout, run_at, expires_at, due, started_at, updated_at, reason)
 SELECT seq, queue, 9 - priority, 1, ?, ?, attempt, 0, max_retries, timeout, NULL, NULL, NULL,
-       started_at, ?
+       started_at, ?, ?
 FROM rec WHERE seq = ?
 
 -- name: revive_record
@@ -155,6 +156,7 @@ DELETE FROM idempotency WHERE (queue, key) IN (
 SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
        coalesce(l.state, r.state), coalesce(l.version, r.version),
        coalesce(l.attempt, r.attempt), coalesce(l.retry_count, r.retry_count), r.created_at,
+       CASE WHEN l.seq IS NULL THEN r.completed_at ELSE l.updated_at END,
        CASE WHEN l.seq IS NULL THEN r.run_at ELSE l.run_at END, l.expires_at, r.ttl, r.timeout,
        r.key, r.labels, CASE WHEN l.seq IS NULL THEN r.worker ELSE l.worker END,
        coalesce(l.cancel, r.cancel),

@@ -107,7 +107,7 @@ def held_row(row: Row) -> Held:
 
 def _job(row: Row) -> Job:
     (raw_id, seq, queue, kind, payload, priority, max_retries, state, version, attempt,
-     retry_count, created_at, run_at, expires_at, ttl, timeout, key, labels, worker, cancel,
+     retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels, worker, cancel,
      started_at, completed_at, next_retry_at, result, error, reason) = row  # fmt: skip
     return Job(
         id=id_from_bytes(raw_id),
@@ -122,6 +122,7 @@ def _job(row: Row) -> Job:
         attempt=attempt,
         retry_count=retry_count,
         created_at=created_at,
+        updated_at=updated_at,
         run_at=run_at,
         expires_at=expires_at,
         ttl=ttl,

@@ -77,6 +77,7 @@ CREATE TABLE live (
     run_at      REAL,
     expires_at  REAL,
     started_at  REAL,
+    updated_at  REAL    NOT NULL,
     due         REAL,             -- when the sweeper must look
     error       TEXT,
     reason      TEXT    NOT NULL

@@ -132,7 +132,7 @@ def submit(
         )  # fmt: skip
         live.append(
             (seq, queue.id, MAX_PRIORITY - spec.priority, ready, 1, 1, 0, 0, max_retries,
-             timeout, run_at, expires_at, due, _SUBMITTED)
+             timeout, run_at, expires_at, due, now, _SUBMITTED)
         )  # fmt: skip
         events.append((seq, 1, None, 1, _SUBMITTED, now, 0, None, None))
         if spec.key is not None:
@@ -175,7 +175,11 @@ def claim(
     tally = Tally()
     for wanted in claims:
         everything = ALL_QUEUES in wanted.queues
-        queues = [queue for queue in claimable if everything or queue.name in wanted.queues]
+        queues = [
+            queue
+            for queue in claimable
+            if (everything or queue.name in wanted.queues) and queue.name not in wanted.without
+        ]
         rows = _next(connection, queues, now, len(wanted.slots))
         if not rows:
             continue
@@ -186,7 +190,7 @@ def claim(
             (_, seq, queue, version, attempt, retry_count, max_retries, timeout, expires_at,
              raw_id, kind, payload, labels, priority, created_at) = row  # fmt: skip
             lease = new_lease()
-            updates.append((seq, lease, worker, due))
+            updates.append((seq, lease, worker, due, now))
             events.append((seq, version + 1, 1, 2, _ASSIGNED, now, attempt + 1, worker, None))
             assigned.append(
                 Assignment(
@@ -306,7 +310,7 @@ def apply(
             tally.ended(row.queue, live.state is State.DONE, decision.ran_for)
         _record_events(events, live, before, decision, asked.error, now)
     if changed:
-        _write(connection, list(changed.values()))
+        _write(connection, list(changed.values()), now)
         write_rows(connection, "insert_events", events)
         tally.write(connection)
     return outcomes
@@ -337,14 +341,15 @@ def _record_events(
         here = number
 
 
-def _write(connection: sqlite3.Connection, changed: list[_Row]) -> None:
+def _write(connection: sqlite3.Connection, changed: list[_Row], now: float) -> None:
     started: list[Row] = []
     ended: list[Row] = []
     for row in changed:
         live = row.live
         if row.revived:
             connection.execute(
-                SQL["revive_live"], (int(live.state), live.version, live.reason.value, live.seq)
+                SQL["revive_live"],
+                (int(live.state), live.version, now, live.reason.value, live.seq),
             )
             connection.execute(SQL["revive_record"], (live.seq,))
         if live.state in TERMINAL:
@@ -354,14 +359,14 @@ def _write(connection: sqlite3.Connection, changed: list[_Row]) -> None:
                  live.completed_at, live.result, live.error or None, live.reason.value)
             )  # fmt: skip
         elif live.state is State.RUNNING and row.before is State.ASSIGNED:
-            started.append((live.seq, live.version, live.started_at, live.due))
+            started.append((live.seq, live.version, live.started_at, live.due, now))
         elif not row.revived or live.state is not State.PENDING:
             connection.execute(
                 SQL["update_live"],
                 (int(live.state), int(live.state is State.PENDING), live.version,
                  live.retry_count, live.lease, live.worker_id, int(live.cancel_requested),
                  live.deaths, live.run_at, live.expires_at, live.started_at, live.due,
-                 live.error or None, live.reason.value, live.seq),
+                 live.error or None, live.reason.value, now, live.seq),
             )  # fmt: skip
     if started:
         write_rows(connection, "start_live", started)
