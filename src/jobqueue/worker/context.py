@@ -1,0 +1,70 @@
+"""What a handler may know about the attempt it is executing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.worker.outcomes import JobCancelled
+
+log = logging.getLogger("jobqueue.worker")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Context:
+    """Given to a handler that has a parameter annotated ``Context``. Usable from any thread."""
+
+    job_id: str = ""
+    queue: str = DEFAULT_QUEUE
+    type: str = ""
+    attempt: int = 1
+    retry_count: int = 0
+    max_retries: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    payload: bytes = b""
+    deadline: float | None = None  # by time.monotonic(); None = no timeout
+    latest_progress: Any = None
+    on_progress: Callable[[Any], None] | None = field(default=None, repr=False)
+    # Plain attributes: reading and writing them is atomic, a lock per job would cost more.
+    _cancelled: bool = False
+    _noticed: bool = False
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should stop: cancel was requested, or its time is up."""
+        if self._cancelled:
+            self._noticed = True
+            return True
+        return False
+
+    def raise_if_cancelled(self) -> None:
+        """Leave the handler here if it should stop."""
+        if self.cancelled:
+            raise JobCancelled("cancelled")
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, at least 0; None without a timeout."""
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - time.monotonic())
+
+    def progress(self, value: Any) -> None:
+        """Note how far the handler has come; any JSON value."""
+        self.latest_progress = value
+        if self.on_progress is not None:
+            self.on_progress(value)
+        log.debug("progress", extra={"job_id": self.job_id, "queue": self.queue, "progress": value})
+
+    def request_cancel(self, *, noticed: bool = False) -> None:
+        """Raise the flag. Called by the runtime; ``noticed`` if the handler saw it elsewhere."""
+        self._cancelled = True
+        self._noticed = self._noticed or noticed
+
+    @property
+    def cancel_noticed(self) -> bool:
+        """Whether the handler has seen the flag: if so, its return means that it stopped."""
+        return self._noticed

@@ -1,0 +1,225 @@
+"""One attempt at a job while this worker holds it, and how its end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import Assignment, Transition
+from jobqueue.worker.context import Context
+from jobqueue.worker.outcomes import Abort, RetryLater, UnknownTask
+from jobqueue.worker.task import TaskDefinition
+
+MAX_ERROR_BYTES = 8 * 1024
+_MAX_MESSAGE_BYTES = 4 * 1024
+_FRAMES = 10
+
+
+class Stop(enum.Enum):
+    """Why a running attempt is asked to stop."""
+
+    CANCELLED = "cancelled"  # the server says so; the handler's end is reported as a cancel
+    TIMED_OUT = "timed out"  # reported already, at the deadline
+    LOST = "lease lost"  # nobody listens to its report any more
+    SHUTDOWN = "shutdown"  # the worker's own time is up; the server will reclaim the job
+
+
+class Execution:
+    """The state of one attempt. Belongs to the loop, except where a comment says otherwise."""
+
+    __slots__ = (
+        "assignment",
+        "begun",
+        "context",
+        "definition",
+        "ended",
+        "executor",
+        "handle",
+        "received",
+        "reported",
+        "start_unsure",
+        "stop",
+        "timer",
+    )
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        definition: TaskDefinition | None,
+        executor: Executor,
+        received: float,
+    ) -> None:
+        self.assignment = assignment
+        self.definition = definition  # None: an external program
+        self.executor = executor
+        self.received = received
+        self.begun = 0.0  # monotonic; 0 = not yet. A thread writes it for its own job
+        self.ended = False  # the slot is free
+        self.reported = False  # its end is on the way to the server
+        self.start_unsure = False  # told, but the answer was lost
+        self.stop: Stop | None = None  # read by threads
+        self.context: Context | None = None  # written by threads
+        self.timer: asyncio.TimerHandle | None = None
+        self.handle: Any = None  # the executor's own
+
+    @property
+    def timeout(self) -> float | None:
+        """The job's timeout, or else its task's."""
+        if self.assignment.timeout is not None or self.definition is None:
+            return self.assignment.timeout
+        return self.definition.options.timeout
+
+    def expired(self, now: float) -> bool:
+        """Whether the TTL ended before the start."""
+        limit = self.assignment.expires_in
+        return limit is not None and now - self.received >= limit
+
+    def make_context(self, on_progress: Callable[[Any], None] | None = None) -> Context:
+        """The context its handler gets."""
+        job, timeout = self.assignment, self.timeout
+        context = Context(
+            job_id=job.id,
+            queue=job.queue,
+            type=job.type,
+            attempt=job.attempt,
+            retry_count=job.retry_count,
+            max_retries=job.max_retries,
+            labels=job.labels,
+            payload=job.payload,
+            deadline=None if timeout is None else self.begun + timeout,
+            on_progress=on_progress,
+        )
+        self.context = context
+        if self.stop is not None:  # asked for before there was a flag to raise
+            context.request_cancel()
+        return context
+
+    def ran_for(self) -> float:
+        """Seconds since the handler began."""
+        return time.monotonic() - self.begun
+
+
+class Executor(Protocol):
+    """Runs handlers in one way. Calls the host on the loop."""
+
+    def submit(self, execution: Execution) -> None:
+        """Run it: ``host.begin`` or ``host.begun``, then ``host.ended``."""
+        ...
+
+    def withdraw(self, execution: Execution) -> bool:
+        """Take back what has not begun; True means that it never will."""
+        ...
+
+    def interrupt(self, execution: Execution) -> None:
+        """Stop what runs, as far as this way of running can. ``execution.stop`` says why."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything, killing what can be killed."""
+        ...
+
+
+class Host(Protocol):
+    """The runtime, as executors see it."""
+
+    def begin(self, execution: Execution) -> bool:
+        """The handler is about to run; False: it must not any more."""
+        ...
+
+    def begun(self, execution: Execution) -> None:
+        """The handler has begun to run, elsewhere."""
+        ...
+
+    def ended(self, execution: Execution, report: Transition) -> None:
+        """The handler has really ended: its slot is free."""
+        ...
+
+
+class Endings:
+    """Words a handler's end as a report."""
+
+    def __init__(self, max_result_bytes: int) -> None:
+        self.max_result_bytes = max_result_bytes
+
+    def returned(self, execution: Execution, value: Any) -> Transition:
+        """The handler returned a value."""
+        assert execution.definition is not None
+        try:
+            result = execution.definition.encode_result(value)
+        except InvalidArgument as error:
+            return self.failed(execution, error.message, retryable=False)
+        return self.succeeded(execution, result)
+
+    def succeeded(self, execution: Execution, result: bytes | None) -> Transition:
+        """The handler's result, if it is not too large."""
+        job = execution.assignment
+        if result is not None and len(result) > self.max_result_bytes:
+            return self.failed(execution, too_large(len(result), self.max_result_bytes), False)
+        return Transition.succeeded(job.seq, job.lease, result, execution.ran_for())
+
+    def raised(self, execution: Execution, error: BaseException) -> Transition:
+        """The handler raised."""
+        return self.failed(execution, describe(error), retryable(error), retry_after(error))
+
+    def failed(
+        self,
+        execution: Execution,
+        error: str,
+        retryable: bool = True,
+        retry_after: float | None = None,
+    ) -> Transition:
+        """The attempt failed with that text."""
+        job = execution.assignment
+        return Transition.failed(
+            job.seq,
+            job.lease,
+            bounded(error),
+            retryable=retryable,
+            retry_after=retry_after,
+            ran_for=execution.ran_for(),
+        )
+
+
+def too_large(size: int, limit: int) -> str:
+    """The error text of a result over the limit."""
+    return f"result: {size} bytes, more than the {limit} allowed"
+
+
+def retryable(error: BaseException) -> bool:
+    """Whether another attempt could end differently."""
+    return not isinstance(error, Abort | InvalidArgument)
+
+
+def retry_after(error: BaseException) -> float | None:
+    """The delay that the handler asked for."""
+    return error.after if isinstance(error, RetryLater) else None
+
+
+def describe(error: BaseException) -> str:
+    """An error as text: its type and message first, then the innermost frames of the handler."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message cannot be shown)"
+    kind = type(error).__qualname__
+    head = bounded(f"{kind}: {message}" if message else kind, _MAX_MESSAGE_BYTES)
+    if isinstance(error, Abort | RetryLater | UnknownTask | InvalidArgument):
+        return head  # it says all there is to say
+    frames = traceback.format_tb(error.__traceback__)[1:][-_FRAMES:]  # the first one is ours
+    text = "".join(frames).rstrip()
+    room = MAX_ERROR_BYTES - len(head.encode()) - 1
+    tail = text.encode(errors="replace")[-room:].decode(errors="ignore")
+    return f"{head}\n{tail}" if tail else head
+
+
+def bounded(text: str, limit: int = MAX_ERROR_BYTES) -> str:
+    """Cut a text to so many bytes."""
+    raw = text.encode(errors="replace")
+    if len(raw) <= limit:
+        return text if text.isascii() else raw.decode()
+    return raw[: limit - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,401 @@
+"""The worker: takes assignments, runs them, reports how they ended.
+
+Everything here runs on the loop. A slot is taken when a job is delivered and comes free when its
+execution has really ended; the server never has more jobs here than there are slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from jobqueue.core.api import DispatchApi, Link
+from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
+from jobqueue.core.ids import new_lease
+from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo, WorkerStatus
+from jobqueue.core.lifecycle import Move
+from jobqueue.worker.context import Context
+from jobqueue.worker.execution import Endings, Execution, Stop
+from jobqueue.worker.executors.crew import Crew
+from jobqueue.worker.heartbeat import Heartbeat
+from jobqueue.worker.outbox import Outbox
+from jobqueue.worker.outcomes import UnknownTask
+from jobqueue.worker.registry import Registry, TaskDefinition, define
+from jobqueue.worker.settings import WorkerSettings
+
+log = logging.getLogger("jobqueue.worker")
+
+_FIRST_RECONNECT = 0.1
+_MAX_RECONNECT = 5.0
+_CLOSE_SECONDS = 2.0  # of a stop's time, kept for killing, the last reports and deregistering
+
+
+class WorkerRuntime:
+    """Runs the jobs of some queues. Implements ``Inbox`` and, for its executors, ``Host``."""
+
+    def __init__(self, dispatch: DispatchApi, registry: Registry, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self.incarnation = new_lease()
+        self._dispatch = dispatch
+        self._registry = registry
+        self._unknown = _stranger(registry)
+        self._endings = Endings(settings.max_result_bytes)
+        self._link: Link | None = None
+        # Leases the server counts on: listed in heartbeats until their end is answered.
+        self._held: dict[int, Execution] = {}
+        # Executions that occupy a slot. One that timed out may stay here after its report.
+        self._running: dict[int, Execution] = {}
+        self._taking = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reconnecting = False
+        self._closing: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._finished = asyncio.Event()
+
+    # -- life --------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """Slots in use."""
+        return len(self._running)
+
+    @property
+    def finished(self) -> Coroutine[Any, Any, Any]:
+        """Await it to learn that the worker has stopped, by ``stop`` or by an operator."""
+        return self._finished.wait()
+
+    async def start(self) -> None:
+        """Register, offer every slot, and run."""
+        if self._link is not None or self._finished.is_set():
+            return
+        self._loop = asyncio.get_running_loop()
+        self._outbox = Outbox(self.settings.id, self._answered, self._refused)
+        self._crew = Crew(self, self._endings, self.settings)
+        link = await self._connect(time.monotonic() + self.settings.connect_timeout)
+        if self._finished.is_set():  # stopped meanwhile
+            await link.close()
+            return
+        self._link = link
+        self._taking = True
+        self._heartbeat = Heartbeat(
+            self.settings.id, self.settings.heartbeat_interval, self._beat, self._on_pulse
+        )
+        self._heartbeat.start()
+        self._outbox.attach(link, self.settings.concurrency)
+        log.info(
+            "worker started with %d slots on %s",
+            self.settings.concurrency,
+            ", ".join(self.settings.queues),
+            extra={"worker_id": self.settings.id},
+        )
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Drain: hand back what has not started, finish what runs, report, deregister.
+
+        Jobs still running when the time is up are left for the server to reclaim.
+        """
+        if self._link is None:
+            self._finished.set()
+            return
+        if timeout is None:
+            timeout = self.settings.shutdown_timeout
+        if self._closing is None:
+            self._stop_taking()
+            self._closing = self._loop.create_task(self._close(), name="worker-close")
+        reserve = min(_CLOSE_SECONDS, timeout * 0.1)
+        await asyncio.wait({self._closing}, timeout=timeout - reserve)
+        self._hurry.set()
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        hurry = self._loop.create_task(self._hurry.wait())
+        await self._or_hurry(hurry, self._withdraw_slots(), "withdraw its slots")
+        for execution in list(self._running.values()):
+            self._hand_back_unstarted(execution)
+        await self._or_hurry(hurry, self._settled(), "finish its jobs")
+        hurry.cancel()
+        if self._running:
+            log.warning(
+                "%d jobs did not end in time and are left to be reclaimed",
+                len(self._running),
+                extra={"worker_id": self.settings.id},
+            )
+        for task in self._tasks:
+            task.cancel()
+        await self._abandon()
+        await self._outbox.close()
+        await self._heartbeat.stop(_CLOSE_SECONDS)
+        await self._deregister()
+        self._finished.set()
+        log.info("worker stopped", extra={"worker_id": self.settings.id})
+
+    async def _settled(self) -> None:
+        while self._running:
+            self._idle.clear()
+            await self._idle.wait()
+        await self._outbox.flushed()
+
+    async def _or_hurry(
+        self, hurry: asyncio.Task[bool], step: Coroutine[Any, Any, None], what: str
+    ) -> None:
+        """Do one step of the drain, but not beyond its time."""
+        task = self._loop.create_task(step)
+        await asyncio.wait({task, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            extra = {"worker_id": self.settings.id}
+            log.warning("the worker could not %s: %s", what, error, extra=extra)
+
+    async def _abandon(self) -> None:
+        """Stop what can be stopped, and release the executors."""
+        abandoned = list(self._running.values())
+        for execution in abandoned:
+            execution.stop = Stop.SHUTDOWN
+            execution.executor.interrupt(execution)
+        tasks = {e.handle for e in abandoned if isinstance(e.handle, asyncio.Task)}
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS / 2)
+        await self._crew.close()
+
+    # -- the link ----------------------------------------------------------------------------
+
+    async def _connect(self, give_up_at: float | None) -> Link:
+        info = WorkerInfo(
+            id=self.settings.id,
+            incarnation=self.incarnation,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            concurrency=self.settings.concurrency,
+            queues=self.settings.queues,
+            version=self.settings.version,
+            fallback=self.settings.fallback,
+        )
+        delay = _FIRST_RECONNECT
+        while True:
+            try:
+                return await self._dispatch.connect(info, self)
+            except (Unavailable, OutcomeUnknown) as error:
+                if give_up_at is not None and time.monotonic() + delay > give_up_at:
+                    raise
+                if delay == _FIRST_RECONNECT:
+                    extra = {"worker_id": self.settings.id}
+                    log.warning("cannot register, trying again: %s", error, extra=extra)
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(delay * 2, _MAX_RECONNECT)
+
+    async def _reconnect(self) -> None:
+        """Register again: the server does not know this worker any more."""
+        try:
+            log.warning("registering again", extra={"worker_id": self.settings.id})
+            await self._deregister()  # the old link; closing it later would end the new one
+            self._link = await self._connect(None)
+            slots = self.settings.concurrency - len(self._running) if self._taking else 0
+            self._outbox.attach(self._link, slots, offering=self._taking)
+        finally:
+            self._reconnecting = False
+
+    async def _deregister(self) -> None:
+        link = self._link
+        assert link is not None
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await link.close()
+        except (JobQueueError, TimeoutError, OSError) as error:
+            log.warning("cannot deregister: %s", error, extra={"worker_id": self.settings.id})
+
+    def _beat(self) -> Pulse:
+        """In the heartbeat's thread."""
+        link = self._link
+        assert link is not None
+        return link.pulse(list(self._held))  # a dict is copied to a list in one step
+
+    def _on_pulse(self, pulse: Pulse) -> None:
+        if not pulse.known:
+            if not self._reconnecting and self._closing is None:
+                self._reconnecting = True
+                self._spawn(self._reconnect())
+            return
+        self.set_status(pulse.status)
+        self.cancel(pulse.cancelled)
+        for lease in pulse.lost:
+            if execution := self._held.get(lease):
+                self._refused(execution)
+
+    async def _withdraw_slots(self) -> None:
+        link = self._link
+        assert link is not None
+        try:
+            await link.drain()
+        except (JobQueueError, OSError) as error:  # the heartbeat's answer will say it again
+            extra = {"worker_id": self.settings.id}
+            log.warning("cannot withdraw the free slots: %s", error, extra=extra)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- Inbox -------------------------------------------------------------------------------
+
+    def assigned(self, assignments: Sequence[Assignment]) -> None:
+        """Run these jobs."""
+        now = time.monotonic()
+        for job in assignments:
+            if job.lease in self._held:  # delivered twice
+                continue
+            execution = self._prepare(job, now)
+            self._held[job.lease] = execution
+            if not self._taking or len(self._running) >= self.settings.concurrency:
+                self._report(execution, Transition.handed_back(job.seq, job.lease))
+                continue
+            self._running[job.lease] = execution
+            execution.executor.submit(execution)
+
+    def cancel(self, leases: Sequence[int]) -> None:
+        """Stop these attempts."""
+        for lease in leases:
+            execution = self._running.get(lease)
+            if execution is None or execution.stop is not None:
+                continue
+            if not self._hand_back_unstarted(execution):
+                self._interrupt(execution, Stop.CANCELLED)
+
+    def set_status(self, status: WorkerStatus) -> None:
+        """Do what an operator asks."""
+        if self._closing is not None:
+            return
+        if status is WorkerStatus.STOPPING:
+            self._spawn(self.stop())
+        elif status is WorkerStatus.DRAINING and self._taking:
+            self._stop_taking()
+            log.info("draining", extra={"worker_id": self.settings.id})
+            self._spawn(self._withdraw_slots())
+
+    # -- Host --------------------------------------------------------------------------------
+
+    def begin(self, execution: Execution) -> bool:
+        """The handler is about to run; False: it must not any more."""
+        if execution.ended:
+            return False
+        now = time.monotonic()
+        if not self._taking or execution.expired(now):
+            self._hand_back_unstarted(execution)
+            return False
+        execution.begun = now
+        self.begun(execution)
+        return True
+
+    def begun(self, execution: Execution) -> None:
+        """The handler runs: its time counts."""
+        timeout = execution.timeout
+        if timeout is not None:
+            left = execution.begun + timeout - time.monotonic()
+            execution.timer = self._loop.call_later(max(0.0, left), self._time_out, execution)
+        self._outbox.started(execution)
+
+    def ended(self, execution: Execution, report: Transition) -> None:
+        """The handler has really ended: its slot is free."""
+        if execution.ended:
+            return
+        execution.ended = True
+        if execution.timer is not None:
+            execution.timer.cancel()
+        del self._running[execution.assignment.lease]
+        if execution.stop is not None:
+            self._report_stopped(execution, report)
+        else:
+            self._report(execution, report)
+        self._outbox.free()
+        if not self._running:
+            self._idle.set()
+
+    # -- ends --------------------------------------------------------------------------------
+
+    def _report(self, execution: Execution, report: Transition) -> None:
+        execution.reported = True
+        self._outbox.end(report)
+
+    def _report_stopped(self, execution: Execution, report: Transition) -> None:
+        """Word the end of an attempt that was asked to stop."""
+        job, context = execution.assignment, execution.context
+        if execution.stop is Stop.TIMED_OUT:
+            return  # told at the deadline
+        if execution.stop is not Stop.CANCELLED:
+            self._held.pop(job.lease, None)  # nobody waits for its report
+            return
+        # A handler that finished without looking at its flag has done its work.
+        noticed = context is not None and context.cancel_noticed
+        unaware = self._crew.may_overlook_cancel(execution) and not noticed
+        if report.move is Move.SUCCEED and unaware:
+            self._report(execution, report)
+        else:
+            acknowledged = Transition.cancel_acknowledged(job.seq, job.lease, report.ran_for)
+            self._report(execution, acknowledged)
+
+    def _hand_back_unstarted(self, execution: Execution) -> bool:
+        if execution.begun or not execution.executor.withdraw(execution):
+            return False
+        job = execution.assignment
+        self.ended(execution, Transition.handed_back(job.seq, job.lease))
+        return True
+
+    def _interrupt(self, execution: Execution, why: Stop) -> None:
+        execution.stop = why
+        if execution.context is not None:
+            execution.context.request_cancel()
+        execution.executor.interrupt(execution)
+
+    def _time_out(self, execution: Execution) -> None:
+        if execution.ended or execution.stop is Stop.LOST:
+            return
+        job = execution.assignment
+        text = f"timed out after {execution.timeout:g} s"
+        self._report(execution, Transition.timed_out(job.seq, job.lease, text, execution.ran_for()))
+        self._interrupt(execution, Stop.TIMED_OUT)
+
+    def _answered(self, reports: Sequence[Transition]) -> None:
+        for report in reports:
+            if report.lease is not None:
+                self._held.pop(report.lease, None)
+
+    def _refused(self, execution: Execution) -> None:
+        """The lease is gone: stop, and say nothing."""
+        if execution.reported or execution.stop is Stop.LOST or execution.ended:
+            return
+        if not self._hand_back_unstarted(execution):
+            log.info(
+                "the lease is gone; the attempt is stopped",
+                extra={"job_id": execution.assignment.id, "worker_id": self.settings.id},
+            )
+            self._held.pop(execution.assignment.lease, None)
+            self._interrupt(execution, Stop.LOST)
+
+    # -- small things ------------------------------------------------------------------------
+
+    def _stop_taking(self) -> None:
+        self._taking = False
+        self._outbox.stop_offering()
+
+    def _prepare(self, job: Assignment, now: float) -> Execution:
+        if self._crew.program is not None:
+            return Execution(job, None, self._crew.program, now)
+        definition = self._registry.get(job.type) or self._unknown
+        return Execution(job, definition, self._crew.member_for(definition), now)
+
+
+def _stranger(registry: Registry) -> TaskDefinition:
+    """The task that runs in place of one that this worker does not have."""
+
+    async def unknown(payload: bytes, ctx: Context) -> None:
+        known = ", ".join(registry.names())
+        raise UnknownTask(f"this worker has no task named {ctx.type!r}; it knows {known}")
+
+    return define(unknown)

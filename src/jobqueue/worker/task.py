@@ -1,0 +1,83 @@
+"""A task: a name, a handler, and how its jobs are to be run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.worker.codec import Codec
+
+ExecutorName = Literal["auto", "process"]
+_EXECUTORS = ("auto", "process")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """What a task's jobs get unless a submit says otherwise. ``None``: what the queue says."""
+
+    queue: str = DEFAULT_QUEUE
+    max_retries: int | None = None
+    timeout: float | None = None
+    priority: int = 0
+    ttl: float | None = None
+    executor: ExecutorName = "auto"  # auto: ``async def`` on the loop, ``def`` in a thread
+
+
+DEFAULT_OPTIONS = TaskOptions()
+
+
+@dataclass(slots=True, eq=False)
+class TaskDefinition:
+    """A handler under its name. Make one with ``define``."""
+
+    name: str
+    fn: Callable[..., Any]
+    options: TaskOptions
+    is_async: bool
+    codec: Codec = field(repr=False)
+    # The codec's, bound here once: they are on the path of every job.
+    context_parameter: str | None = field(init=False)
+    decode: Callable[[bytes], dict[str, Any]] = field(init=False, repr=False)
+    encode_result: Callable[[Any], bytes | None] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.context_parameter = self.codec.context_parameter
+        self.decode = self.codec.decode
+        self.encode_result = self.codec.encode_result
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """Write arguments as a payload; InvalidArgument names the one that is wrong."""
+        return self.codec.encode(args, kwargs)
+
+    def decode_result(self, raw: bytes | None) -> Any:
+        """Read a result by the handler's return annotation."""
+        return self.codec.decode_result(raw)
+
+
+def define(
+    fn: Callable[..., Any], *, name: str | None = None, options: TaskOptions = DEFAULT_OPTIONS
+) -> TaskDefinition:
+    """Make a task of a function. What is wrong with it shows here, not when a job arrives."""
+    if name is None:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        if name == "<lambda>":
+            raise InvalidArgument("name", "a lambda needs a name")
+    if not name:
+        raise InvalidArgument("name", "must not be empty")
+    call = fn if inspect.isroutine(fn) else type(fn).__call__
+    if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+        raise InvalidArgument(f"task {name!r}", "a generator cannot be a handler; return a value")
+    if options.executor not in _EXECUTORS:
+        raise InvalidArgument(
+            "executor", f"{options.executor!r} is unknown; allowed: {', '.join(_EXECUTORS)}"
+        )
+    if options.executor == "process" and "<locals>" in getattr(fn, "__qualname__", "<locals>"):
+        raise InvalidArgument(
+            f"task {name!r}", "a process finds its handler by import: define it at module level"
+        )
+    is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+    return TaskDefinition(name, fn, options, is_async, Codec(name, fn))
