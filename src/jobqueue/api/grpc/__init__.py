@@ -1,0 +1,1 @@
+"""The gRPC face (``server.GrpcFace``) and its remote client (``remote.GrpcBackend``)."""

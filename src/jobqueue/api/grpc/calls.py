@@ -1,0 +1,160 @@
+"""What every call has in common: how it fails, how it is counted, how it ends with the server."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from jobqueue.api.grpc.errors import to_status
+from jobqueue.core.errors import Internal, JobQueueError, Unavailable
+
+log = logging.getLogger("jobqueue.grpc")
+
+OnCall = Callable[[str, str, float], None]
+"""Told of every call that ended: full method name, gRPC status name, seconds."""
+
+T = TypeVar("T")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class Calls:
+    """Shared by the servicers of one server."""
+
+    def __init__(self, on_call: OnCall | None = None) -> None:
+        self._on_call = on_call
+        self._stopped: asyncio.Future[None] | None = None
+        self._readers: set[asyncio.Task[Any]] = set()
+        self._owned: set[asyncio.Task[Any]] = set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the server is going away."""
+        return self._stopped is not None and self._stopped.done()
+
+    def _stop_signal(self) -> asyncio.Future[None]:
+        if self._stopped is None:
+            self._stopped = asyncio.get_running_loop().create_future()
+        return self._stopped
+
+    def begin_stop(self) -> None:
+        """End waits at once, and let streams finish what they have read."""
+        signal = self._stop_signal()
+        if not signal.done():
+            signal.set_result(None)
+        for reader in self._readers:
+            reader.cancel()
+
+    async def settle(self) -> None:
+        """Wait for the work that outlives its calls."""
+        while self._owned:
+            await asyncio.wait(self._owned)
+
+    def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something to its end even if the call that began it is cancelled."""
+        task = asyncio.create_task(work)
+        self._owned.add(task)
+        task.add_done_callback(self._owned.discard)
+        return task
+
+    def reader(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a stream's reader; it is cancelled when the server stops."""
+        task = asyncio.create_task(work)
+        self._readers.add(task)
+        task.add_done_callback(self._readers.discard)
+        if self.stopping:
+            task.cancel()
+        return task
+
+    async def until_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for something, but not beyond the server's end."""
+        task = asyncio.create_task(work)
+        try:
+            either: set[asyncio.Future[Any]] = {task, self._stop_signal()}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise server_stopping()
+            return task.result()
+        finally:
+            await end(task)
+
+    def ended(self, method: str, status: str, started: float) -> None:
+        """Count a call."""
+        if self._on_call is not None:
+            self._on_call(method, status, time.perf_counter() - started)
+
+
+def server_stopping() -> Unavailable:
+    """What every call that is cut short gets: it did not happen, or its answer came before."""
+    return Unavailable("the server is stopping")
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and see them off."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Servicer(Protocol):
+    calls: Calls
+
+
+S = TypeVar("S", bound=_Servicer)
+
+
+def handled(
+    method: Callable[[S, Request, Any], Awaitable[Response]],
+) -> Callable[[S, Request, Any], Coroutine[Any, Any, Response]]:
+    """Turn a servicer's method into one that never leaks an exception."""
+    servicer, _, short = method.__qualname__.rpartition(".")
+    name = f"/jq.v1.{servicer.removesuffix('Servicer')}Service/{short}"
+
+    @functools.wraps(method)
+    async def call(self: S, request: Request, context: Any) -> Response:
+        started = time.perf_counter()
+        try:
+            response = await method(self, request, context)
+        except asyncio.CancelledError:
+            self.calls.ended(name, grpc.StatusCode.CANCELLED.name, started)
+            raise
+        except JobQueueError as error:
+            failure = error
+        except Exception:
+            log.exception("a call failed unexpectedly", extra={"method": name})
+            failure = Internal("internal error; the server's log has the details")
+        else:
+            self.calls.ended(name, grpc.StatusCode.OK.name, started)
+            return response
+        code, text, metadata = to_status(failure)
+        self.calls.ended(name, code.name, started)
+        return await context.abort(code, text, metadata)  # type: ignore[no-any-return]
+
+    return call
+
+
+class Duplex(Generic[Request, Response]):
+    """A stream of messages both ways, with types; grpc's own context has none that fit."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    async def open(self) -> None:
+        """Tell the client that the stream is there before the first message is."""
+        await self._context.send_initial_metadata(())
+
+    async def read(self) -> Request | None:
+        """The next message, None when the client has ended its side."""
+        message = await self._context.read()
+        return None if message is grpc.aio.EOF else message
+
+    async def write(self, message: Response) -> None:
+        """Send a message; one writer at a time."""
+        await self._context.write(message)

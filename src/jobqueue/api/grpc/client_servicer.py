@@ -1,0 +1,149 @@
+"""ClientService: decode, call, encode."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from jobqueue.api.grpc.calls import Calls, Duplex, handled
+from jobqueue.api.grpc.channel import PAGE_BYTES
+from jobqueue.api.grpc.codec.jobs import event_to_pb, job_to_pb, result_to_pb, spec_from_pb
+from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_states
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as pb
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2_grpc as rpc
+from jobqueue.api.grpc.submit_stream import submit_stream
+from jobqueue.core.api import ClientApi
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.ids import parse_job_id
+from jobqueue.core.job import JobQuery, Page, SubmitStatus
+
+MAX_BATCH = 10_000
+MAX_WAIT = 60.0
+DEFAULT_PAGE = 20
+# The answer must leave before the caller's deadline.
+_ANSWER_MARGIN = 0.05
+
+
+def check_wait(seconds: float, longest: float) -> float:
+    """A wait that a client asks for, bounded."""
+    if not seconds >= 0:  # NaN, too
+        raise InvalidArgument("wait_seconds", f"must be from 0 to {longest:g}")
+    return min(seconds, longest)
+
+
+class ClientServicer(rpc.ClientServiceServicer):
+    """What producers of jobs call."""
+
+    def __init__(self, backend: ClientApi, calls: Calls) -> None:
+        self._backend = backend
+        self.calls = calls
+
+    @handled
+    async def Submit(self, request: pb.SubmitRequest, context: Any) -> pb.SubmitResponse:
+        """One job; a refusal is the call's own status."""
+        if not request.HasField("spec"):
+            raise InvalidArgument("spec", "is missing")
+        (result,) = await self._backend.submit([spec_from_pb(request.spec)])
+        return pb.SubmitResponse(
+            job_id=result.unwrap(), duplicate=result.status is SubmitStatus.DUPLICATE
+        )
+
+    @handled
+    async def SubmitBatch(
+        self, request: pb.SubmitBatchRequest, context: Any
+    ) -> pb.SubmitBatchResponse:
+        """Many jobs; a refusal is in its own result."""
+        if len(request.specs) > MAX_BATCH:
+            raise InvalidArgument("specs", f"at most {MAX_BATCH} in one call")
+        results = await self._backend.submit([spec_from_pb(spec) for spec in request.specs])
+        return pb.SubmitBatchResponse(results=[result_to_pb(result) for result in results])
+
+    @handled
+    async def SubmitStream(  # type: ignore[override]  # writes by itself, does not yield
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        """Numbered batches."""
+        stream = Duplex[pb.SubmitStreamRequest, pb.SubmitStreamResponse](context)
+        await submit_stream(self._backend, stream, self.calls)
+
+    @handled
+    async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.GetJobResponse:
+        """Read a job."""
+        job = await self._backend.get(parse_job_id(request.job_id))
+        return pb.GetJobResponse(job=job_to_pb(job))
+
+    @handled
+    async def WaitJob(self, request: pb.WaitJobRequest, context: Any) -> pb.WaitJobResponse:
+        """Wait no longer than the caller does."""
+        job_id = parse_job_id(request.job_id)
+        wait = check_wait(request.wait_seconds, MAX_WAIT)
+        remaining: float | None = context.time_remaining()
+        if remaining is not None:
+            wait = max(0.0, min(wait, remaining - _ANSWER_MARGIN))
+        job = await self.calls.until_stopped(self._wait(job_id, wait))
+        return pb.WaitJobResponse(job=job_to_pb(job))
+
+    async def _wait(self, job_id: str, wait: float) -> Any:
+        return await self._backend.wait(job_id, wait)
+
+    @handled
+    async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.CancelJobResponse:
+        """Cancel a job, or ask for it."""
+        answer = await self._backend.cancel(parse_job_id(request.job_id))
+        return pb.CancelJobResponse(
+            state=STATE_TO_PB[answer.state],
+            requested=answer.requested,
+            already_terminal=answer.already_terminal,
+        )
+
+    @handled
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
+        """One page, shorter than asked for if its jobs are large."""
+        query = JobQuery(
+            queue=request.queue if request.HasField("queue") else None,
+            states=asked_states(request.states, "states"),
+            type=request.type if request.HasField("type") else None,
+            limit=request.page_size if request.HasField("page_size") else DEFAULT_PAGE,
+            page_token=request.page_token,
+        )
+        page = await self._backend.list_jobs(query)
+        while (size := _page_bytes(page)) > PAGE_BYTES and len(page.jobs) > 1:
+            query.limit = max(1, len(page.jobs) * PAGE_BYTES // (size + 1))
+            page = await self._backend.list_jobs(query)
+        return pb.ListJobsResponse(
+            jobs=[job_to_pb(job) for job in page.jobs], next_page_token=page.next_page_token
+        )
+
+    @handled
+    async def GetHistory(
+        self, request: pb.GetHistoryRequest, context: Any
+    ) -> pb.GetHistoryResponse:
+        """A job's transitions so far."""
+        events = await self._backend.history(parse_job_id(request.job_id))
+        return pb.GetHistoryResponse(events=[event_to_pb(event) for event in events])
+
+    @handled
+    async def WatchJob(  # type: ignore[override]  # writes by itself, does not yield
+        self, request: pb.WatchJobRequest, context: Any
+    ) -> None:
+        """A job's transitions as they happen."""
+        job_id = parse_job_id(request.job_id)
+        stream = Duplex[None, pb.WatchJobResponse](context)
+        await self.calls.until_stopped(self._watch(job_id, request.after_version, stream))
+
+    async def _watch(
+        self, job_id: str, after_version: int, stream: Duplex[None, pb.WatchJobResponse]
+    ) -> None:
+        events = self._backend.watch(job_id)
+        try:
+            async for event in events:
+                if event.version > after_version:
+                    await stream.write(pb.WatchJobResponse(event=event_to_pb(event)))
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await asyncio.shield(events.aclose())
+
+
+def _page_bytes(page: Page) -> int:
+    return sum(len(job.payload) + len(job.result or b"") + len(job.error) for job in page.jobs)

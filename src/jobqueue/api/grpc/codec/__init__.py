@@ -1,0 +1,1 @@
+"""Between domain objects and protobuf, in both directions; used by servicers and remote clients."""

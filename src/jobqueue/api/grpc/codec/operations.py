@@ -1,0 +1,176 @@
+"""Queues, workers and health, as operators see them."""
+
+from __future__ import annotations
+
+from jobqueue.api.grpc.codec.values import (
+    MAX_INT63,
+    STATE_TO_PB,
+    STATUS_TO_PB,
+    seconds,
+    stamp,
+    state_from,
+    status_from,
+)
+from jobqueue.api.grpc.pb.jq.v1 import operator_pb2, types_pb2
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import (
+    DEFAULT_MAX_RETRIES,
+    ComponentHealth,
+    Health,
+    Queue,
+    QueueStats,
+    Worker,
+    WorkerInfo,
+)
+
+
+def queue_to_pb(queue: Queue) -> types_pb2.Queue:
+    """Raises InvalidArgument for what the wire cannot carry."""
+    try:
+        return types_pb2.Queue(
+            name=queue.name,
+            max_retries=queue.max_retries,
+            ttl_seconds=queue.ttl,
+            timeout_seconds=queue.timeout,
+            capacity=queue.capacity,
+            retry_profile=queue.retry_profile,
+            priority_weights=queue.priority_weights or None,
+            paused=queue.paused,
+            created_at=stamp(queue.created_at, "created_at"),
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument("queue", str(error)) from None
+
+
+def queue_from_pb(message: types_pb2.Queue) -> Queue:
+    """What is absent gets the default."""
+    has = message.HasField
+    return Queue(
+        name=message.name,
+        max_retries=message.max_retries if has("max_retries") else DEFAULT_MAX_RETRIES,
+        ttl=message.ttl_seconds if has("ttl_seconds") else None,
+        timeout=message.timeout_seconds if has("timeout_seconds") else None,
+        capacity=message.capacity,
+        retry_profile=message.retry_profile if has("retry_profile") else "default",
+        priority_weights=dict(message.priority_weights) or None,
+        paused=message.paused,
+        created_at=seconds(message.created_at) if has("created_at") else 0.0,
+    )
+
+
+def stats_to_pb(stats: QueueStats) -> types_pb2.QueueStats:
+    """A queue with its figures."""
+    return types_pb2.QueueStats(
+        queue=queue_to_pb(stats.queue),
+        depth=[
+            types_pb2.StateCount(state=STATE_TO_PB[state], count=count)
+            for state, count in stats.depth.items()
+        ],
+        processed=stats.processed,
+        succeeded=stats.succeeded,
+        failed=stats.failed,
+        run_seconds=stats.run_seconds,
+        timed=stats.timed,
+    )
+
+
+def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
+    """A queue with its figures."""
+    return QueueStats(
+        queue=queue_from_pb(message.queue),
+        depth={state_from(item.state): item.count for item in message.depth},
+        processed=message.processed,
+        succeeded=message.succeeded,
+        failed=message.failed,
+        run_seconds=message.run_seconds,
+        timed=message.timed,
+    )
+
+
+def info_to_pb(info: WorkerInfo) -> types_pb2.WorkerInfo:
+    """Raises InvalidArgument for what the wire cannot carry."""
+    try:
+        return types_pb2.WorkerInfo(
+            id=info.id,
+            incarnation=info.incarnation,
+            hostname=info.hostname,
+            pid=info.pid,
+            concurrency=info.concurrency,
+            queues=info.queues,
+            version=info.version,
+            fallback=info.fallback,
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument("worker", str(error)) from None
+
+
+def info_from_pb(message: types_pb2.WorkerInfo) -> WorkerInfo:
+    """A worker as it was registered."""
+    return WorkerInfo(
+        id=message.id,
+        incarnation=message.incarnation,
+        hostname=message.hostname,
+        pid=message.pid,
+        concurrency=message.concurrency,
+        queues=tuple(message.queues),
+        version=message.version,
+        fallback=message.fallback,
+    )
+
+
+def new_info_from_pb(message: types_pb2.WorkerInfo) -> WorkerInfo:
+    """A worker that registers now; the engine checks the rest."""
+    check_incarnation(message.incarnation)
+    return info_from_pb(message)
+
+
+def check_incarnation(value: int, field: str = "incarnation") -> int:
+    """Stores keep it as a signed number."""
+    if not 0 < value <= MAX_INT63:
+        raise InvalidArgument(field, f"must be a random number from 1 to {MAX_INT63}")
+    return value
+
+
+def worker_to_pb(worker: Worker) -> types_pb2.Worker:
+    """A worker as the store knows it."""
+    return types_pb2.Worker(
+        info=info_to_pb(worker.info),
+        status=STATUS_TO_PB[worker.status],
+        registered_at=stamp(worker.registered_at),
+        last_seen=stamp(worker.last_seen),
+        running=worker.running,
+    )
+
+
+def worker_from_pb(message: types_pb2.Worker) -> Worker:
+    """A worker as the store knows it."""
+    return Worker(
+        info=info_from_pb(message.info),
+        status=status_from(message.status),
+        registered_at=seconds(message.registered_at),
+        last_seen=seconds(message.last_seen),
+        running=message.running,
+    )
+
+
+def health_to_pb(health: Health) -> operator_pb2.GetHealthResponse:
+    """Whether the system can do its work."""
+    return operator_pb2.GetHealthResponse(
+        ok=health.ok,
+        version=health.version,
+        components=[
+            types_pb2.ComponentHealth(name=part.name, ok=part.ok, detail=part.detail)
+            for part in health.components
+        ],
+    )
+
+
+def health_from_pb(message: operator_pb2.GetHealthResponse) -> Health:
+    """Whether the system can do its work."""
+    return Health(
+        ok=message.ok,
+        version=message.version,
+        components=[
+            ComponentHealth(part.name, part.ok, part.detail) for part in message.components
+        ],
+    )

@@ -1,0 +1,84 @@
+"""A worker's link as the servicer holds it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from jobqueue.core.api import DispatchApi, Inbox, Link
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo
+
+log = logging.getLogger("jobqueue.grpc")
+
+
+class Desk:
+    """A link that takes slots again after a drain.
+
+    A backend may take a drain as the link's last word, so the next grant connects anew: the same
+    incarnation keeps its leases.
+    """
+
+    def __init__(self, backend: DispatchApi, info: WorkerInfo, inbox: Inbox, link: Link) -> None:
+        self.info = info
+        self._backend = backend
+        self._inbox = inbox
+        self._link = link
+        self._drained = False
+
+    @classmethod
+    async def open(cls, backend: DispatchApi, info: WorkerInfo, inbox: Inbox) -> Desk:
+        """Register the worker."""
+        return cls(backend, info, inbox, await backend.connect(info, inbox))
+
+    async def grant(self, slots: int) -> None:
+        """Offer slots."""
+        if self._drained:
+            self._link = await self._backend.connect(self.info, self._inbox)
+            self._drained = False
+        self._link.grant(slots)
+
+    async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
+        """Write reports; freed slots are offered in the same write, unless a drain came before."""
+        if not self._drained:
+            return await self._link.report(reports, freed)
+        accepted = await self._link.report(reports)
+        if freed:
+            await self.grant(freed)
+        return accepted
+
+    def pulse(self, leases: Sequence[int]) -> Pulse:
+        """Blocking."""
+        return self._link.pulse(leases)
+
+    async def drain(self) -> None:
+        """Withdraw every slot."""
+        self._drained = True
+        await self._link.drain()
+
+    async def close(self) -> None:
+        """Deregister."""
+        await self._link.close()
+
+    async def retire(self) -> None:
+        """Withdraw every slot, whatever happens."""
+        try:
+            await self.drain()
+        except JobQueueError as error:
+            log.warning(
+                "free slots could not be withdrawn: %s", error, extra={"worker_id": self.info.id}
+            )
+
+    async def hand_back(self, assignments: Sequence[Assignment]) -> None:
+        """Return jobs that the worker never got; if that fails, its heartbeats will show it."""
+        if not assignments:
+            return
+        try:
+            await self._link.report([Transition.handed_back(a.seq, a.lease) for a in assignments])
+        except JobQueueError as error:
+            log.warning(
+                "%d undelivered jobs could not be handed back: %s",
+                len(assignments),
+                error,
+                extra={"worker_id": self.info.id},
+            )

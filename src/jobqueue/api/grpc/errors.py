@@ -1,0 +1,177 @@
+"""Errors on the wire: one table from codes to statuses, and the way back.
+
+A call that fails as a whole carries the status below and, in its trailing metadata, ``jq-code``
+(the stable code) with ``jq-field``, ``jq-job-id``, ``jq-reason`` and ``retry-after`` where they
+apply, percent-encoded. Inside an answer the same travels as a ``jq.v1.Error``. From either, a
+remote client rebuilds the very error that the server raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote, unquote
+
+import grpc
+
+from jobqueue.api.grpc.pb.jq.v1 import types_pb2
+from jobqueue.core.errors import (
+    AlreadyExists,
+    Code,
+    Conflict,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    JobFailed,
+    JobQueueError,
+    KeyConflict,
+    NotFound,
+    OutcomeUnknown,
+    PermissionDenied,
+    QueueFull,
+    Unavailable,
+)
+
+STATUS: dict[Code, grpc.StatusCode] = {
+    Code.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Code.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    Code.CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.KEY_CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    # Not ABORTED: some clients repeat that by themselves, and this must not be repeated blindly.
+    Code.OUTCOME_UNKNOWN: grpc.StatusCode.UNKNOWN,
+    Code.DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Code.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
+    Code.JOB_FAILED: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+
+_PLAIN: dict[Code, type[JobQueueError]] = {
+    cls.code: cls
+    for cls in (
+        NotFound,
+        AlreadyExists,
+        Conflict,
+        Unavailable,
+        OutcomeUnknown,
+        DeadlineExceeded,
+        PermissionDenied,
+        Internal,
+    )
+}
+Metadata = tuple[tuple[str, str], ...]
+
+
+def error_to_pb(error: JobQueueError) -> types_pb2.Error:
+    """An error inside an answer."""
+    message = types_pb2.Error(code=error.code, message=error.message)
+    if isinstance(error, InvalidArgument):
+        message.field = error.field
+    elif isinstance(error, KeyConflict):
+        message.job_id = error.job_id
+    elif isinstance(error, QueueFull):
+        message.retry_after_seconds = error.retry_after
+    elif isinstance(error, JobFailed):
+        message.job_id = error.job_id
+        message.reason = error.reason
+    return message
+
+
+def error_from_pb(message: types_pb2.Error) -> JobQueueError:
+    """The error that the server had."""
+    text = message.message
+    try:
+        code = Code(message.code)
+    except ValueError:
+        return Internal(f"the server reports an unknown error code {message.code!r}: {text}")
+    if code is Code.INVALID_ARGUMENT:
+        return InvalidArgument(message.field, text.removeprefix(f"{message.field}: "))
+    if code is Code.KEY_CONFLICT:
+        return KeyConflict(text, message.job_id)
+    if code is Code.QUEUE_FULL:
+        return QueueFull(text, message.retry_after_seconds)
+    if code is Code.JOB_FAILED:
+        return JobFailed(message.job_id, message.reason, text.partition("): ")[2])
+    return _PLAIN[code](text)
+
+
+def to_status(error: JobQueueError) -> tuple[grpc.StatusCode, str, Metadata]:
+    """Status, text and trailing metadata of a failed call."""
+    wire = error_to_pb(error)
+    metadata = [("jq-code", wire.code)]
+    if wire.field:
+        metadata.append(("jq-field", quote(wire.field)))
+    if wire.job_id:
+        metadata.append(("jq-job-id", quote(wire.job_id)))
+    if wire.reason:
+        metadata.append(("jq-reason", quote(wire.reason)))
+    if isinstance(error, QueueFull):
+        metadata.append(("retry-after", f"{error.retry_after:g}"))
+    return STATUS[error.code], error.message, tuple(metadata)
+
+
+def from_status(
+    status: grpc.StatusCode,
+    text: str,
+    metadata: Iterable[tuple[str, Any]] | None,
+    *,
+    sent: bool,
+) -> JobQueueError:
+    """The error behind a failed call.
+
+    ``sent`` says that the request may have reached the server and changes something there: then
+    a lost answer is an OutcomeUnknown.
+    """
+    trailing = {key: str(value) for key, value in metadata or ()}
+    if code := trailing.get("jq-code"):
+        return error_from_pb(
+            types_pb2.Error(
+                code=code,
+                message=text,
+                field=unquote(trailing.get("jq-field", "")),
+                job_id=unquote(trailing.get("jq-job-id", "")),
+                reason=unquote(trailing.get("jq-reason", "")),
+                retry_after_seconds=_number(trailing.get("retry-after", "")),
+            )
+        )
+    return _from_transport(status, text, sent=sent)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 1.0
+
+
+def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQueueError:
+    """An error that gRPC itself made: no servicer of ours had a say."""
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return InvalidArgument("request", f"is too large for the server: {text}")
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return Internal(f"the server does not know this call (is it older?): {text}")
+    if status is grpc.StatusCode.PERMISSION_DENIED or status is grpc.StatusCode.UNAUTHENTICATED:
+        return PermissionDenied(text or "the server refused the caller")
+    if status is grpc.StatusCode.UNAVAILABLE or status is grpc.StatusCode.CANCELLED:
+        if sent and not _never_left(text):
+            return OutcomeUnknown(f"the connection broke before the answer came: {text}")
+        return Unavailable(f"the server cannot be reached: {text}")
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        if sent:
+            return OutcomeUnknown("no answer came in time")
+        return DeadlineExceeded("no answer came in time")
+    return Internal(f"{status.name}: {text}")
+
+
+def _never_left(text: str) -> bool:
+    """Whether gRPC says that it had no connection to send the request on."""
+    lowered = text.lower()
+    return "failed to connect" in lowered or "name resolution" in lowered or "dns" in lowered
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError, *, sent: bool = False) -> JobQueueError:
+    """The error behind a failed call of the asynchronous API."""
+    trailing = error.trailing_metadata()
+    return from_status(error.code(), error.details() or "", trailing, sent=sent)

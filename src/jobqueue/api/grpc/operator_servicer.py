@@ -1,0 +1,119 @@
+"""OperatorService: decode, call, encode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobqueue.api.grpc.calls import Calls, handled
+from jobqueue.api.grpc.codec.jobs import job_to_pb
+from jobqueue.api.grpc.codec.operations import (
+    health_to_pb,
+    queue_from_pb,
+    queue_to_pb,
+    stats_to_pb,
+    worker_to_pb,
+)
+from jobqueue.api.grpc.pb.jq.v1 import operator_pb2 as pb
+from jobqueue.api.grpc.pb.jq.v1 import operator_pb2_grpc as rpc
+from jobqueue.core.api import OperatorApi
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.ids import parse_job_id
+
+
+class OperatorServicer(rpc.OperatorServiceServicer):
+    """What operators call."""
+
+    def __init__(self, backend: OperatorApi, calls: Calls) -> None:
+        self._backend = backend
+        self.calls = calls
+
+    @handled
+    async def CreateQueue(
+        self, request: pb.CreateQueueRequest, context: Any
+    ) -> pb.CreateQueueResponse:
+        """Create a queue."""
+        if not request.HasField("queue"):
+            raise InvalidArgument("queue", "is missing")
+        queue = await self._backend.create_queue(queue_from_pb(request.queue))
+        return pb.CreateQueueResponse(queue=queue_to_pb(queue))
+
+    @handled
+    async def DeleteQueue(
+        self, request: pb.DeleteQueueRequest, context: Any
+    ) -> pb.DeleteQueueResponse:
+        """Delete a queue."""
+        dropped = await self._backend.delete_queue(request.name, force=request.force)
+        return pb.DeleteQueueResponse(dead_lettered=dropped)
+
+    @handled
+    async def PauseQueue(
+        self, request: pb.PauseQueueRequest, context: Any
+    ) -> pb.PauseQueueResponse:
+        """Hand out no more of its jobs."""
+        await self._backend.pause_queue(request.name)
+        return pb.PauseQueueResponse()
+
+    @handled
+    async def ResumeQueue(
+        self, request: pb.ResumeQueueRequest, context: Any
+    ) -> pb.ResumeQueueResponse:
+        """Hand out its jobs again."""
+        await self._backend.resume_queue(request.name)
+        return pb.ResumeQueueResponse()
+
+    @handled
+    async def GetQueueStats(
+        self, request: pb.GetQueueStatsRequest, context: Any
+    ) -> pb.GetQueueStatsResponse:
+        """Figures of one queue."""
+        stats = await self._backend.queue_stats(request.name)
+        return pb.GetQueueStatsResponse(stats=stats_to_pb(stats))
+
+    @handled
+    async def ListQueues(
+        self, request: pb.ListQueuesRequest, context: Any
+    ) -> pb.ListQueuesResponse:
+        """Figures of all queues."""
+        queues = await self._backend.list_queues()
+        return pb.ListQueuesResponse(queues=[stats_to_pb(stats) for stats in queues])
+
+    @handled
+    async def ListWorkers(
+        self, request: pb.ListWorkersRequest, context: Any
+    ) -> pb.ListWorkersResponse:
+        """Every worker known."""
+        workers = await self._backend.list_workers()
+        return pb.ListWorkersResponse(workers=[worker_to_pb(worker) for worker in workers])
+
+    @handled
+    async def DrainWorker(
+        self, request: pb.DrainWorkerRequest, context: Any
+    ) -> pb.DrainWorkerResponse:
+        """The worker gets no more jobs."""
+        await self._backend.drain_worker(request.worker_id)
+        return pb.DrainWorkerResponse()
+
+    @handled
+    async def ShutdownWorker(
+        self, request: pb.ShutdownWorkerRequest, context: Any
+    ) -> pb.ShutdownWorkerResponse:
+        """The worker drains, then exits."""
+        await self._backend.shutdown_worker(request.worker_id)
+        return pb.ShutdownWorkerResponse()
+
+    @handled
+    async def RetryJob(self, request: pb.RetryJobRequest, context: Any) -> pb.RetryJobResponse:
+        """Send a job back to PENDING."""
+        job = await self._backend.retry(parse_job_id(request.job_id))
+        return pb.RetryJobResponse(job=job_to_pb(job))
+
+    @handled
+    async def DeleteJob(self, request: pb.DeleteJobRequest, context: Any) -> pb.DeleteJobResponse:
+        """Remove a terminal job."""
+        await self._backend.delete_job(parse_job_id(request.job_id))
+        return pb.DeleteJobResponse()
+
+    @handled
+    async def GetHealth(self, request: pb.GetHealthRequest, context: Any) -> pb.GetHealthResponse:
+        """Whether the system can do its work."""
+        return health_to_pb(await self._backend.health())

@@ -1,0 +1,127 @@
+"""What waits to be sent to a worker: the server's end of a link's inbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from jobqueue.api.grpc.channel import BATCH_BYTES
+from jobqueue.api.grpc.codec.values import STATUS_TO_PB
+from jobqueue.api.grpc.codec.work import assignment_to_pb
+from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
+from jobqueue.core.job import Assignment, WorkerStatus
+
+
+class _Part:
+    """What may travel in one message: its fields count in a fixed order."""
+
+    __slots__ = ("assignments", "message")
+
+    def __init__(self) -> None:
+        self.message = pb.ConnectResponse()
+        self.assignments: list[Assignment] = []
+
+
+class Outgoing:
+    """Collects while the writer is busy, so that it sends as few messages as possible.
+
+    ``free`` is what the worker has granted minus what it was assigned. Nothing assigned after a
+    drain was answered may overtake that answer, so the answer closes its part.
+    """
+
+    def __init__(self) -> None:
+        self.free = 0
+        self._parts: deque[_Part] = deque()
+        self._wake = asyncio.Event()
+        self._sending: list[Assignment] = []
+        self._finished = False
+
+    # -- the inbox, called by the backend ------------------------------------------------------
+
+    def assigned(self, assignments: Sequence[Assignment]) -> None:
+        """Jobs for the worker."""
+        self.free -= len(assignments)
+        self._last().assignments.extend(assignments)
+        self._wake.set()
+
+    def cancel(self, leases: Sequence[int]) -> None:
+        """Attempts to stop."""
+        self._last().message.cancelled.extend(leases)
+        self._wake.set()
+
+    def set_status(self, status: WorkerStatus) -> None:
+        """What the operator wants."""
+        self._last().message.status = STATUS_TO_PB[status]
+        self._wake.set()
+
+    # -- the session's answers -----------------------------------------------------------------
+
+    def welcome(self, welcome: pb.Welcome) -> None:
+        """The first answer."""
+        self._last().message.welcome.CopyFrom(welcome)
+        self._wake.set()
+
+    def ack(self, ack: pb.ReportAck) -> None:
+        """Reports were written, or not."""
+        self._last().message.acks.append(ack)
+        self._wake.set()
+
+    def drained(self, number: int) -> None:
+        """No slot is left that was granted before."""
+        self._last().message.drained = number
+        self._wake.set()
+
+    def pulse(self, pulse: pb.Pulse) -> None:
+        """The answer to a heartbeat."""
+        self._last().message.pulse.CopyFrom(pulse)
+        self._wake.set()
+
+    def _last(self) -> _Part:
+        if not self._parts or self._parts[-1].message.drained:
+            self._parts.append(_Part())
+        return self._parts[-1]
+
+    # -- the writer ----------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Nothing more will come: the writer ends when all is sent."""
+        self._finished = True
+        self._wake.set()
+
+    async def next(self) -> pb.ConnectResponse | None:
+        """The next message; None after ``finish``. The one before counts as sent now."""
+        self._sending = []
+        while not self._parts:
+            if self._finished:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        part = self._parts[0]
+        count, size = 0, 0
+        for assignment in part.assignments:
+            if count and size + len(assignment.payload) > BATCH_BYTES:
+                break
+            count, size = count + 1, size + len(assignment.payload)
+        self._sending, part.assignments = part.assignments[:count], part.assignments[count:]
+        wire = [assignment_to_pb(assignment) for assignment in self._sending]
+        if part.assignments:  # the rest of the part follows what it must not overtake
+            first = pb.ConnectResponse(acks=part.message.acks, assignments=wire)
+            if part.message.HasField("welcome"):
+                first.welcome.CopyFrom(part.message.welcome)
+            part.message.ClearField("acks")
+            part.message.ClearField("welcome")
+            return first
+        self._parts.popleft()
+        if wire:
+            part.message.assignments.extend(wire)
+        return part.message
+
+    def undelivered(self) -> list[Assignment]:
+        """Assignments that did not get onto the wire, once; the writer must have ended."""
+        left = self._sending
+        for part in self._parts:
+            left += part.assignments
+        self._sending = []
+        self._parts.clear()
+        return left

@@ -1,0 +1,5 @@
+"""The backend behind a gRPC server, for clients, operators and workers in other processes."""
+
+from jobqueue.api.grpc.remote.backend import GrpcBackend
+
+__all__ = ["GrpcBackend"]

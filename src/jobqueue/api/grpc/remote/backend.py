@@ -1,0 +1,270 @@
+"""A backend on the other side of a gRPC connection."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+
+import grpc.aio
+
+from jobqueue.api.grpc.client_servicer import MAX_WAIT
+from jobqueue.api.grpc.codec.jobs import event_from_pb, job_from_pb
+from jobqueue.api.grpc.codec.operations import (
+    health_from_pb,
+    queue_from_pb,
+    queue_to_pb,
+    stats_from_pb,
+    worker_from_pb,
+)
+from jobqueue.api.grpc.codec.values import STATE_TO_PB, state_from
+from jobqueue.api.grpc.errors import from_rpc_error
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2, operator_pb2
+from jobqueue.api.grpc.remote.link import RemoteLink
+from jobqueue.api.grpc.remote.submitter import Submitter
+from jobqueue.api.grpc.remote.wiring import Wiring
+from jobqueue.core.api import Inbox, Link
+from jobqueue.core.errors import DeadlineExceeded, Unavailable
+from jobqueue.core.job import (
+    Cancellation,
+    Event,
+    Health,
+    Job,
+    JobQuery,
+    JobSpec,
+    Page,
+    Queue,
+    QueueStats,
+    SubmitResult,
+    Worker,
+    WorkerInfo,
+)
+from jobqueue.core.lifecycle import TERMINAL
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 2.0
+
+
+class GrpcBackend:
+    """Implements ``core.api.Backend``. Connects at the first call; every call has a deadline."""
+
+    def __init__(self, target: str, *, timeout: float = 10.0) -> None:
+        """``target`` is ``host:port``, ``timeout`` what one call may take."""
+        self._target = target
+        self._timeout = timeout
+        self._open: tuple[Wiring, Submitter] | None = None
+        self._links: dict[str, RemoteLink] = {}
+
+    async def start(self) -> None:
+        """Nothing to do yet: the first call connects."""
+
+    async def stop(self) -> None:
+        """End links without deregistering, fail what waits, close the channels."""
+        opened, self._open = self._open, None
+        for link in list(self._links.values()):
+            await link.abandon()
+        if opened is not None:
+            wiring, submitter = opened
+            await submitter.stop()
+            await wiring.close()
+
+    def _opened(self) -> tuple[Wiring, Submitter]:
+        if self._open is None:
+            wiring = Wiring(self._target, self._timeout)
+            self._open = (wiring, Submitter(wiring))
+        return self._open
+
+    @property
+    def _wiring(self) -> Wiring:
+        return self._opened()[0]
+
+    # -- clients -------------------------------------------------------------------------------
+
+    async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
+        """Submit jobs, on a stream shared with other callers."""
+        return await self._opened()[1].submit(specs)
+
+    async def get(self, job_id: str) -> Job:
+        """Read a job."""
+        wiring = self._wiring
+        request = client_pb2.GetJobRequest(job_id=job_id)
+        return job_from_pb((await wiring.call(wiring.client.GetJob, request)).job)
+
+    async def wait(self, job_id: str, timeout: float | None) -> Job:
+        """Wait in bounded calls, over restarts of the server."""
+        wiring = self._wiring
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        lost_since: float | None = None
+        delay = _FIRST_DELAY
+        while True:
+            left = MAX_WAIT if until is None else min(MAX_WAIT, max(0.0, until - loop.time()))
+            request = client_pb2.WaitJobRequest(job_id=job_id, wait_seconds=left)
+            try:
+                response = await wiring.call(
+                    wiring.client.WaitJob, request, timeout=left + self._timeout
+                )
+            except (Unavailable, DeadlineExceeded):
+                now = loop.time()
+                lost_since = now if lost_since is None else lost_since
+                if self._open is None or now - lost_since > self._timeout:
+                    raise
+                if until is not None and now + delay > until:
+                    raise
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+                delay = min(delay * 2, _LONGEST_DELAY)
+                continue
+            lost_since, delay = None, _FIRST_DELAY
+            job = job_from_pb(response.job)
+            if job.state in TERMINAL or (until is not None and loop.time() >= until):
+                return job
+
+    async def cancel(self, job_id: str) -> Cancellation:
+        """Cancel a job; may be repeated."""
+        wiring = self._wiring
+        request = client_pb2.CancelJobRequest(job_id=job_id)
+        answer = await wiring.call(wiring.client.CancelJob, request, changes=True)
+        return Cancellation(state_from(answer.state), answer.requested, answer.already_terminal)
+
+    async def list_jobs(self, query: JobQuery) -> Page:
+        """One page; large jobs make it shorter than asked for."""
+        wiring = self._wiring
+        request = client_pb2.ListJobsRequest(
+            queue=query.queue,
+            states=[STATE_TO_PB[state] for state in query.states],
+            type=query.type,
+            page_size=query.limit,
+            page_token=query.page_token,
+        )
+        page = await wiring.call(wiring.client.ListJobs, request)
+        return Page([job_from_pb(job) for job in page.jobs], page.next_page_token)
+
+    async def history(self, job_id: str) -> list[Event]:
+        """A job's transitions so far."""
+        wiring = self._wiring
+        request = client_pb2.GetHistoryRequest(job_id=job_id)
+        answer = await wiring.call(wiring.client.GetHistory, request)
+        return [event_from_pb(event) for event in answer.events]
+
+    async def watch(self, job_id: str) -> AsyncIterator[Event]:
+        """A job's transitions as they happen, over restarts of the server."""
+        wiring = self._wiring
+        loop = asyncio.get_running_loop()
+        seen = 0
+        lost_since: float | None = None
+        delay = _FIRST_DELAY
+        while True:
+            request = client_pb2.WatchJobRequest(job_id=job_id, after_version=seen)
+            try:
+                call = wiring.client.WatchJob(request)
+            except grpc.aio.UsageError:
+                raise Unavailable("the connection is closed") from None
+            try:
+                async for message in call:
+                    event = event_from_pb(message.event)
+                    seen, lost_since, delay = event.version, None, _FIRST_DELAY
+                    yield event
+                return
+            except grpc.aio.AioRpcError as failure:
+                error = from_rpc_error(failure)
+                now = loop.time()
+                lost_since = now if lost_since is None else lost_since
+                if not isinstance(error, Unavailable) or now - lost_since > self._timeout:
+                    raise error from None
+            finally:
+                call.cancel()
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(delay * 2, _LONGEST_DELAY)
+
+    # -- operators -----------------------------------------------------------------------------
+
+    async def create_queue(self, queue: Queue) -> Queue:
+        """Create a queue."""
+        wiring = self._wiring
+        request = operator_pb2.CreateQueueRequest(queue=queue_to_pb(queue))
+        answer = await wiring.call(wiring.operator.CreateQueue, request, changes=True)
+        return queue_from_pb(answer.queue)
+
+    async def delete_queue(self, name: str, *, force: bool = False) -> int:
+        """Delete a queue; returns how many jobs were dead-lettered."""
+        wiring = self._wiring
+        request = operator_pb2.DeleteQueueRequest(name=name, force=force)
+        answer = await wiring.call(wiring.operator.DeleteQueue, request, changes=True)
+        return answer.dead_lettered
+
+    async def pause_queue(self, name: str) -> None:
+        """Hand out no more of its jobs."""
+        wiring = self._wiring
+        request = operator_pb2.PauseQueueRequest(name=name)
+        await wiring.call(wiring.operator.PauseQueue, request, changes=True)
+
+    async def resume_queue(self, name: str) -> None:
+        """Hand out its jobs again."""
+        wiring = self._wiring
+        request = operator_pb2.ResumeQueueRequest(name=name)
+        await wiring.call(wiring.operator.ResumeQueue, request, changes=True)
+
+    async def queue_stats(self, name: str) -> QueueStats:
+        """Figures of one queue."""
+        wiring = self._wiring
+        request = operator_pb2.GetQueueStatsRequest(name=name)
+        return stats_from_pb((await wiring.call(wiring.operator.GetQueueStats, request)).stats)
+
+    async def list_queues(self) -> list[QueueStats]:
+        """Figures of all queues."""
+        wiring = self._wiring
+        request = operator_pb2.ListQueuesRequest()
+        answer = await wiring.call(wiring.operator.ListQueues, request)
+        return [stats_from_pb(stats) for stats in answer.queues]
+
+    async def list_workers(self) -> list[Worker]:
+        """Every worker known."""
+        wiring = self._wiring
+        request = operator_pb2.ListWorkersRequest()
+        answer = await wiring.call(wiring.operator.ListWorkers, request)
+        return [worker_from_pb(worker) for worker in answer.workers]
+
+    async def drain_worker(self, worker_id: str) -> None:
+        """The worker gets no more jobs."""
+        wiring = self._wiring
+        request = operator_pb2.DrainWorkerRequest(worker_id=worker_id)
+        await wiring.call(wiring.operator.DrainWorker, request, changes=True)
+
+    async def shutdown_worker(self, worker_id: str) -> None:
+        """The worker drains, then exits."""
+        wiring = self._wiring
+        request = operator_pb2.ShutdownWorkerRequest(worker_id=worker_id)
+        await wiring.call(wiring.operator.ShutdownWorker, request, changes=True)
+
+    async def retry(self, job_id: str) -> Job:
+        """Send a job back to PENDING."""
+        wiring = self._wiring
+        request = operator_pb2.RetryJobRequest(job_id=job_id)
+        return job_from_pb((await wiring.call(wiring.operator.RetryJob, request, changes=True)).job)
+
+    async def delete_job(self, job_id: str) -> None:
+        """Remove a terminal job."""
+        wiring = self._wiring
+        request = operator_pb2.DeleteJobRequest(job_id=job_id)
+        await wiring.call(wiring.operator.DeleteJob, request, changes=True)
+
+    async def health(self) -> Health:
+        """Whether the system can do its work."""
+        wiring = self._wiring
+        request = operator_pb2.GetHealthRequest()
+        return health_from_pb(await wiring.call(wiring.operator.GetHealth, request))
+
+    # -- workers -------------------------------------------------------------------------------
+
+    async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
+        """Register a worker; a second call for the same worker replaces its link."""
+        replaced = self._links.get(info.id)
+        if replaced is not None:
+            await replaced.abandon()
+        link = RemoteLink(self._wiring, info, inbox, self._forget)
+        self._links[info.id] = link
+        await link.open()
+        return link
+
+    def _forget(self, link: RemoteLink) -> None:
+        if self._links.get(link.info.id) is link:
+            del self._links[link.info.id]

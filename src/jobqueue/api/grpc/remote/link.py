@@ -1,0 +1,352 @@
+"""A worker's link over the Connect stream. It connects again by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import grpc.aio
+
+from jobqueue.api.grpc.calls import end
+from jobqueue.api.grpc.channel import BATCH_BYTES, MIN_RECEIVE_BYTES
+from jobqueue.api.grpc.codec.operations import info_to_pb
+from jobqueue.api.grpc.codec.values import status_from
+from jobqueue.api.grpc.codec.work import assignment_from_pb, pulse_from_pb, report_to_pb
+from jobqueue.api.grpc.errors import error_from_pb, from_rpc_error
+from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
+from jobqueue.api.grpc.remote.credits import Credits
+from jobqueue.api.grpc.remote.wiring import Wiring
+from jobqueue.core.api import Inbox
+from jobqueue.core.errors import (
+    Conflict,
+    InvalidArgument,
+    JobQueueError,
+    OutcomeUnknown,
+    PermissionDenied,
+    Unavailable,
+)
+from jobqueue.core.job import Pulse, Transition, WorkerInfo, WorkerStatus
+
+log = logging.getLogger("jobqueue.grpc")
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
+_MESSAGE_ROOM = 64 * 1024  # beside the reports
+_Stream = grpc.aio.StreamStreamCall[pb.ConnectRequest, pb.ConnectResponse]
+
+
+class _Report:
+    """A batch that waits to be sent or answered."""
+
+    __slots__ = ("batch", "freed", "future", "later", "sent")
+
+    def __init__(self, batch: pb.ReportBatch, freed: int, future: asyncio.Future[list[bool]]):
+        self.batch = batch
+        self.freed = freed
+        self.future = future
+        self.sent = False
+        self.later = False  # sent during a drain: its slots are offered after it
+
+    def fail(self, error: JobQueueError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class RemoteLink:
+    """Owns one task and one stream at a time."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        info: WorkerInfo,
+        inbox: Inbox,
+        closed: Callable[[RemoteLink], None],
+    ) -> None:
+        self.info = info
+        self._wiring = wiring
+        self._hello = pb.ConnectRequest(hello=pb.Hello(worker=info_to_pb(info)))
+        self._inbox = inbox
+        self._on_closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._credits = Credits()
+        self._queue: deque[_Report] = deque()
+        self._unanswered: dict[int, _Report] = {}
+        self._drain: tuple[int, asyncio.Future[None]] | None = None
+        self._drain_sent = False
+        self._number = 0
+        self._wake = asyncio.Event()
+        self._stream: _Stream | None = None
+        self._connected = False
+        self._closed = False
+        self._limit = MIN_RECEIVE_BYTES
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Register; raises what the first attempt raises."""
+        self._task = self._loop.create_task(self._run(), name=f"link-{self.info.id}")
+        try:
+            await self._opened
+        except BaseException:
+            await self.abandon()
+            raise
+
+    # -- what the worker calls -----------------------------------------------------------------
+
+    def grant(self, slots: int) -> None:
+        """Offer more free slots; after a break they are offered again."""
+        self._credits.grant(slots)
+        self._wake.set()
+
+    async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
+        """Wait for the answer; what is not sent yet waits for a connection, up to the timeout."""
+        self._number += 1
+        batch = pb.ReportBatch(
+            number=self._number, reports=[report_to_pb(report) for report in reports]
+        )
+        if batch.ByteSize() + _MESSAGE_ROOM > self._limit:
+            raise InvalidArgument("reports", f"too large: the server takes {self._limit} bytes")
+        if self._closed:
+            raise Unavailable("the link is closed")
+        entry = _Report(batch, freed, self._loop.create_future())
+        self._queue.append(entry)
+        self._wake.set()
+        try:
+            async with asyncio.timeout(self._wiring.timeout):
+                return await entry.future
+        except TimeoutError:
+            if not entry.sent:
+                raise Unavailable("the server could not be reached in time") from None
+            # Whether the slots count at the server is unknown, too: begin again from zero.
+            self._cut()
+            raise OutcomeUnknown("the report was not answered in time") from None
+        finally:
+            if not entry.sent and entry in self._queue:
+                self._queue.remove(entry)
+
+    def pulse(self, leases: Sequence[int]) -> Pulse:
+        """Heartbeat on a channel of its own, from any thread."""
+        request = pb.HeartbeatRequest(
+            worker_id=self.info.id, incarnation=self.info.incarnation, leases=leases
+        )
+        pulse = pulse_from_pb(self._wiring.heartbeat(request).pulse)
+        if not pulse.known and not self._connected:
+            raise Unavailable("the worker is about to register again")
+        return pulse
+
+    async def drain(self) -> None:
+        """Withdraw every free slot; a broken stream has withdrawn them already."""
+        self._credits.drain()
+        for entry in self._queue:
+            entry.freed = 0
+        if not self._connected:
+            self._credits.drained()
+            return
+        if self._drain is None:
+            self._number += 1
+            self._drain = (self._number, self._loop.create_future())
+            self._drain_sent = False
+            self._wake.set()
+        try:
+            async with asyncio.timeout(self._wiring.timeout):
+                await asyncio.shield(self._drain[1])
+        except TimeoutError:
+            self._cut()
+            self._end_drain()
+
+    async def close(self) -> None:
+        """Deregister. A server that cannot be reached will notice the silence."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._wiring.call(
+                self._wiring.worker.Deregister,
+                pb.DeregisterRequest(worker_id=self.info.id, incarnation=self.info.incarnation),
+            )
+        except JobQueueError as error:
+            log.warning("could not deregister: %s", error, extra={"worker_id": self.info.id})
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """End without deregistering."""
+        self._closed = True
+        task, self._task = self._task, None
+        if task is not None:
+            await end(task)
+        self._broken()
+        while self._queue:
+            self._queue.popleft().fail(Unavailable("the link is closed"))
+        if not self._opened.done():
+            self._opened.cancel()
+        self._on_closed(self)
+
+    # -- the stream ----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        delay = _FIRST_DELAY
+        while not self._closed:
+            try:
+                await self._session()
+            except JobQueueError as error:
+                if not self._opened.done():
+                    self._opened.set_exception(error)
+                    return
+                if isinstance(error, Conflict | PermissionDenied) and not self._closed:
+                    log.error("the worker must stop: %s", error, extra={"worker_id": self.info.id})  # noqa: TRY400
+                    self._broken()
+                    self._inbox.set_status(WorkerStatus.STOPPING)
+                    return
+                if self._connected and not self._closed:
+                    log.warning(
+                        "the stream broke, connecting again: %s",
+                        error,
+                        extra={"worker_id": self.info.id},
+                    )
+            if self._connected:
+                delay = _FIRST_DELAY
+            self._broken()
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(delay * 2, _LONGEST_DELAY)
+
+    async def _session(self) -> None:
+        """One stream. Always ends with an error."""
+        reader: asyncio.Task[None] | None = None
+        try:
+            stream = self._stream = self._wiring.worker.Connect()
+            await self._greet(stream)
+            reader = self._loop.create_task(self._read(stream))
+            reader.add_done_callback(lambda _: self._wake.set())
+            await self._write(stream, reader)
+            await reader
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from None
+        except grpc.aio.UsageError:
+            raise Unavailable("the connection is closed") from None
+        finally:
+            if reader is not None:
+                await end(reader)
+            self._cut()
+
+    async def _greet(self, stream: _Stream) -> None:
+        try:
+            async with asyncio.timeout(self._wiring.timeout):
+                await stream.write(self._hello)
+                first = await stream.read()
+        except TimeoutError:
+            raise Unavailable("the server could not be reached in time") from None
+        except asyncio.InvalidStateError:
+            raise Unavailable("the stream broke at its beginning") from None
+        if not isinstance(first, pb.ConnectResponse) or not first.HasField("welcome"):
+            raise Unavailable("the server did not welcome the worker")
+        if first.welcome.max_message_bytes:
+            self._limit = first.welcome.max_message_bytes
+        self._credits.reconnect()
+        self._connected = True
+        if not self._opened.done():
+            self._opened.set_result(None)
+        else:
+            log.info("connected again", extra={"worker_id": self.info.id})
+        self._take(first)
+
+    async def _write(self, stream: _Stream, reader: asyncio.Task[None]) -> None:
+        try:
+            while not reader.done():
+                request = self._compose()
+                if request is not None:
+                    await stream.write(request)
+                    continue
+                self._wake.clear()
+                await self._wake.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the reader knows why
+
+    def _compose(self) -> pb.ConnectRequest | None:
+        """Everything that waits, as one message."""
+        if not (self._queue or self._credits.waiting or (self._drain and not self._drain_sent)):
+            return None
+        request = pb.ConnectRequest()
+        size = 0
+        while self._queue and (not size or size + self._queue[0].batch.ByteSize() <= BATCH_BYTES):
+            entry = self._queue.popleft()
+            entry.sent = True
+            size += entry.batch.ByteSize()
+            if self._credits.draining:
+                entry.later = True
+            else:
+                entry.batch.freed = self._credits.send_freed(entry.freed)
+            self._unanswered[entry.batch.number] = entry
+            request.reports.append(entry.batch)
+        if self._queue:
+            return request
+        request.slots = self._credits.send()
+        if self._drain is not None and not self._drain_sent:
+            request.drain = self._drain[0]
+            self._drain_sent = True
+        return request
+
+    async def _read(self, stream: _Stream) -> None:
+        """Raises when the stream is over."""
+        try:
+            while True:
+                message = await stream.read()
+                if not isinstance(message, pb.ConnectResponse):
+                    raise Unavailable("the server ended the stream")
+                self._take(message)
+        except asyncio.CancelledError:  # by _cut: grpc raises it for a local cancel
+            raise Unavailable("the stream was cut") from None
+
+    def _take(self, message: pb.ConnectResponse) -> None:
+        for ack in message.acks:
+            self._answered(ack)
+        if message.assignments:
+            worker_id = self.info.id
+            jobs = [assignment_from_pb(given, worker_id) for given in message.assignments]
+            self._credits.assigned(len(jobs))
+            self._inbox.assigned(jobs)
+        if message.cancelled:
+            self._inbox.cancel(list(message.cancelled))
+        if message.status:
+            self._inbox.set_status(status_from(message.status))
+        if message.drained and self._drain is not None and message.drained == self._drain[0]:
+            self._end_drain()
+
+    def _answered(self, ack: pb.ReportAck) -> None:
+        entry = self._unanswered.pop(ack.number, None)
+        if entry is None:
+            return
+        if ack.HasField("error"):
+            if not entry.later:
+                self._credits.not_freed(entry.freed)
+            entry.fail(error_from_pb(ack.error))
+            return
+        if entry.later:
+            self.grant(entry.freed)
+        if not entry.future.done():
+            entry.future.set_result(list(ack.accepted))
+
+    def _end_drain(self) -> None:
+        drain, self._drain = self._drain, None
+        if drain is not None:
+            self._credits.drained()
+            if not drain[1].done():
+                drain[1].set_result(None)
+            self._wake.set()
+
+    def _cut(self) -> None:
+        """Give the stream up; the server withdraws its slots."""
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+
+    def _broken(self) -> None:
+        """Nothing more comes on this stream: settle what was under way."""
+        self._connected = False
+        unanswered, self._unanswered = self._unanswered, {}
+        for entry in unanswered.values():
+            if not entry.later:
+                self._credits.not_freed(entry.freed)
+            entry.fail(OutcomeUnknown("the stream broke before the report was answered"))
+        self._end_drain()

@@ -1,0 +1,381 @@
+"""Submits of one process, coalesced onto one stream.
+
+While batches are in flight the next one fills: no timers, and no waiting when idle. A stream
+that breaks is opened again. What had not been sent is sent then; what had been sent without an
+answer is repeated if every spec has a key, and is an OutcomeUnknown otherwise, unless the server
+said in good order that it goes: then everything it did not answer did not happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Sequence
+
+import grpc.aio
+
+from jobqueue.api.grpc.channel import BATCH_BYTES, BATCH_ITEMS
+from jobqueue.api.grpc.codec.jobs import result_from_pb, spec_to_pb
+from jobqueue.api.grpc.errors import error_from_pb, error_to_pb, from_rpc_error
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as pb
+from jobqueue.api.grpc.pb.jq.v1 import types_pb2
+from jobqueue.api.grpc.remote.wiring import Wiring
+from jobqueue.core.errors import (
+    InvalidArgument,
+    JobQueueError,
+    OutcomeUnknown,
+    Unavailable,
+)
+from jobqueue.core.job import JobSpec, SubmitResult
+
+MAX_IN_FLIGHT = 3
+# A larger spec goes by a call of its own: if the server refuses its size, it refuses only that.
+LARGE = BATCH_BYTES // 2
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
+_Stream = grpc.aio.StreamStreamCall[pb.SubmitStreamRequest, pb.SubmitStreamResponse]
+
+
+class _Chunk:
+    """Specs of one caller that travel together."""
+
+    __slots__ = ("deadline", "future", "keyed", "sent", "size", "specs")
+
+    def __init__(
+        self,
+        specs: list[types_pb2.JobSpec],
+        size: int,
+        keyed: bool,
+        deadline: float,
+        future: asyncio.Future[list[SubmitResult]],
+    ) -> None:
+        self.specs = specs
+        self.size = size
+        self.keyed = keyed
+        self.deadline = deadline
+        self.future = future
+        self.sent = False
+
+    def fail(self, error: JobQueueError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def give_up(self) -> None:
+        """The time is up."""
+        if self.sent:
+            self.fail(OutcomeUnknown("the connection broke before the answer came"))
+        else:
+            self.fail(Unavailable("the server could not be reached in time"))
+
+
+class Submitter:
+    """Owns one task and one stream, both there from the first submit on."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Chunk] = deque()
+        self._in_flight: dict[int, list[_Chunk]] = {}
+        self._number = 0
+        self._wake = asyncio.Event()
+        self._stream: _Stream | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._met = False  # has been connected once
+        self._stopped = False
+
+    # -- callers -------------------------------------------------------------------------------
+
+    async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
+        """One result for each spec, in order."""
+        if len(specs) == 1:
+            spec = specs[0]
+            try:
+                wire = spec_to_pb(spec)
+            except InvalidArgument as error:
+                return [SubmitResult.refused(error)]
+            size = wire.ByteSize()
+            if size <= LARGE:
+                return await self._enqueue([wire], size, spec.key is not None)
+            return [await self._submit_large(wire)]
+        return await self._submit_many(specs)
+
+    async def _submit_many(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
+        results: list[SubmitResult | None] = [None] * len(specs)
+        places: list[list[int]] = []
+        parts: list[asyncio.Future[list[SubmitResult]] | asyncio.Task[list[SubmitResult]]] = []
+        chunk: list[types_pb2.JobSpec] = []
+        where: list[int] = []
+        size, keyed = 0, True
+
+        def close() -> None:
+            nonlocal chunk, where, size, keyed
+            if chunk:
+                parts.append(self._enqueue(chunk, size, keyed))
+                places.append(where)
+            chunk, where, size, keyed = [], [], 0, True
+
+        for place, spec in enumerate(specs):
+            try:
+                wire = spec_to_pb(spec)
+            except InvalidArgument as error:
+                results[place] = SubmitResult.refused(error)
+                continue
+            length = wire.ByteSize()
+            if length > LARGE:
+                parts.append(self._loop.create_task(self._large_alone(wire)))
+                places.append([place])
+                continue
+            if len(chunk) == BATCH_ITEMS or (chunk and size + length > BATCH_BYTES):
+                close()
+            chunk.append(wire)
+            where.append(place)
+            size += length
+            keyed = keyed and spec.key is not None
+        close()
+        answers = await asyncio.gather(*parts, return_exceptions=True)
+        for spots, answer in zip(places, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise _of_all(answers)
+            for place, result in zip(spots, answer, strict=True):
+                results[place] = result
+        return [result for result in results if result is not None]
+
+    async def _large_alone(self, wire: types_pb2.JobSpec) -> list[SubmitResult]:
+        return [await self._submit_large(wire)]
+
+    async def _submit_large(self, wire: types_pb2.JobSpec) -> SubmitResult:
+        request = pb.SubmitBatchRequest(specs=[wire])
+        keyed = wire.HasField("idempotency_key")
+        deadline = self._loop.time() + self._wiring.timeout
+        delay = _FIRST_DELAY
+        while True:
+            remaining = max(deadline - self._loop.time(), 0.001)
+            try:
+                response = await self._wiring.call(
+                    self._wiring.client.SubmitBatch, request, changes=True, timeout=remaining
+                )
+                return result_from_pb(response.results[0])
+            except InvalidArgument as error:
+                if error.field != "request":
+                    raise
+                return SubmitResult.refused(InvalidArgument("payload", error.message))
+            except OutcomeUnknown:
+                if not keyed or self._loop.time() + delay > deadline:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _LONGEST_DELAY)
+
+    def _enqueue(
+        self, specs: list[types_pb2.JobSpec], size: int, keyed: bool
+    ) -> asyncio.Future[list[SubmitResult]]:
+        future: asyncio.Future[list[SubmitResult]] = self._loop.create_future()
+        deadline = self._loop.time() + self._wiring.timeout
+        chunk = _Chunk(specs, size, keyed, deadline, future)
+        if self._stopped:
+            chunk.fail(Unavailable("the client is stopped"))
+            return future
+        self._waiting.append(chunk)
+        if self._task is None:
+            self._task = self._loop.create_task(self._run(), name="submitter")
+        self._wake.set()
+        return future
+
+    async def stop(self) -> None:
+        """Fail what waits, cut off what is in flight."""
+        self._stopped = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._broken(exact=False)
+        while self._waiting:
+            chunk = self._waiting.popleft()
+            if chunk.sent:
+                chunk.fail(OutcomeUnknown("the client was stopped before the answer came"))
+            else:
+                chunk.fail(Unavailable("the client is stopped"))
+
+    # -- the stream ----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        delay = _FIRST_DELAY
+        while True:
+            while not self._waiting:
+                self._wake.clear()
+                await self._wake.wait()
+            try:
+                await self._open()
+                self._met = True
+                delay = _FIRST_DELAY
+                await self._serve()
+            except JobQueueError as error:
+                self._failed(error)
+                if isinstance(error, Unavailable | OutcomeUnknown) and self._waiting:
+                    await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+                    delay = min(delay * 2, _LONGEST_DELAY)
+                    self._expire()
+            finally:
+                self._close()
+
+    async def _open(self) -> None:
+        try:
+            self._stream = self._wiring.client.SubmitStream()
+            async with asyncio.timeout(self._wiring.timeout):
+                await self._stream.wait_for_connection()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from None
+        except (TimeoutError, grpc.aio.UsageError):
+            raise Unavailable("the server could not be reached in time") from None
+
+    def _close(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+
+    def _failed(self, error: JobQueueError) -> None:
+        """The stream could not be opened, or broke."""
+        passing = isinstance(error, Unavailable | OutcomeUnknown)
+        # Unavailable as the server's own last word: what it did not answer did not happen.
+        self._broken(exact=isinstance(error, Unavailable))
+        if passing and self._met:
+            self._expire()
+            return
+        while self._waiting:
+            self._waiting.popleft().fail(_again(error))
+
+    def _broken(self, *, exact: bool) -> None:
+        batches, self._in_flight = self._in_flight, {}
+        again: list[_Chunk] = []
+        for batch in batches.values():
+            for chunk in batch:
+                if exact:
+                    chunk.sent = False
+                if exact or (chunk.keyed and not self._stopped):
+                    again.append(chunk)
+                else:
+                    chunk.fail(OutcomeUnknown("the connection broke before the answer came"))
+        self._waiting.extendleft(reversed(again))
+
+    def _expire(self) -> None:
+        now = self._loop.time()
+        for chunk in self._waiting:
+            if chunk.deadline <= now:
+                chunk.give_up()
+        self._waiting = deque(chunk for chunk in self._waiting if not chunk.future.done())
+
+    async def _serve(self) -> None:
+        stream = self._stream
+        assert stream is not None
+        reader = self._loop.create_task(self._read(stream))
+        reader.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not reader.done():
+                if self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
+                    request = self._fill()
+                    if request is not None:
+                        await stream.write(request)
+                    continue
+                self._wake.clear()
+                await self._wake.wait()
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+            pass  # the reader knows why
+        finally:
+            if not reader.done() and not self._stopped:
+                await asyncio.wait({reader}, timeout=1.0)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+        if reader.cancelled():
+            raise OutcomeUnknown("the connection broke")
+        reader.result()
+
+    def _fill(self) -> pb.SubmitStreamRequest | None:
+        waiting = self._waiting
+        batch: list[_Chunk] = []
+        items, size = 0, 0
+        while waiting:
+            chunk = waiting[0]
+            if items and (
+                items + len(chunk.specs) > BATCH_ITEMS or size + chunk.size > BATCH_BYTES
+            ):
+                break
+            waiting.popleft()
+            if chunk.future.done():  # its caller has gone
+                continue
+            items += len(chunk.specs)
+            size += chunk.size
+            chunk.sent = True
+            batch.append(chunk)
+        if not batch:
+            return None
+        self._number += 1
+        request = pb.SubmitStreamRequest(number=self._number)
+        for chunk in batch:
+            request.specs.extend(chunk.specs)
+        self._in_flight[self._number] = batch
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._wiring.timeout, self._watch, self._number)
+        return request
+
+    def _watch(self, number: int) -> None:
+        """Fires when a batch should have been answered; looks at the oldest one next."""
+        self._watchdog = None
+        if number in self._in_flight:
+            if self._stream is not None:
+                self._stream.cancel()
+        elif self._in_flight:
+            oldest = next(iter(self._in_flight))
+            self._watchdog = self._loop.call_later(self._wiring.timeout, self._watch, oldest)
+
+    async def _read(self, stream: _Stream) -> None:
+        """Returns or raises when the stream is over."""
+        try:
+            while True:
+                response = await stream.read()
+                if isinstance(response, pb.SubmitStreamResponse):
+                    self._answered(response)
+                else:  # EOF
+                    raise OutcomeUnknown("the server ended the stream")
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, sent=True) from None
+        except asyncio.CancelledError:  # by the watchdog: grpc raises it for a local cancel
+            raise OutcomeUnknown("no answer came in time") from None
+
+    def _answered(self, response: pb.SubmitStreamResponse) -> None:
+        batch = self._in_flight.pop(response.number, None)
+        if batch is None:
+            return
+        if self._waiting:
+            self._wake.set()
+        if response.HasField("error"):
+            for chunk in batch:
+                chunk.fail(error_from_pb(response.error))
+            return
+        results = [result_from_pb(result) for result in response.results]
+        start = 0
+        for chunk in batch:
+            stop = start + len(chunk.specs)
+            if stop > len(results):
+                chunk.fail(OutcomeUnknown("the server's answer is incomplete"))
+            elif not chunk.future.done():
+                chunk.future.set_result(results[start:stop])
+            start = stop
+
+
+def _again(error: JobQueueError) -> JobQueueError:
+    """The same error for another caller: an exception should be raised once."""
+    return error_from_pb(error_to_pb(error))
+
+
+def _of_all(answers: Sequence[list[SubmitResult] | BaseException]) -> BaseException:
+    """What to raise when parts of one caller's batch failed."""
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    if len(errors) < len(answers) and isinstance(errors[0], Unavailable):
+        return OutcomeUnknown("a part of the batch was submitted, another part was not")
+    for error in errors:
+        if isinstance(error, OutcomeUnknown):
+            return error
+    return errors[0]

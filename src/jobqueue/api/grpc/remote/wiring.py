@@ -1,0 +1,96 @@
+"""The channels and stubs of one remote backend, and how their calls fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from jobqueue.api.grpc.channel import open_blocking_channel, open_channel
+from jobqueue.api.grpc.errors import from_rpc_error, from_status
+from jobqueue.api.grpc.pb.jq.v1 import (
+    client_pb2_grpc,
+    operator_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from jobqueue.core.errors import Unavailable
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+_Beat = Callable[..., worker_pb2.HeartbeatResponse]
+
+
+class Wiring:
+    """Opened on the loop that uses it."""
+
+    def __init__(self, target: str, timeout: float) -> None:
+        self.timeout = timeout
+        self._target = target
+        self._channel = open_channel(target)
+        self.client = client_pb2_grpc.ClientServiceStub(self._channel)
+        self.operator = operator_pb2_grpc.OperatorServiceStub(self._channel)
+        self.worker = worker_pb2_grpc.WorkerServiceStub(self._channel)
+        self._blocking: tuple[grpc.Channel, _Beat] | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    async def call(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[Request, Response],
+        request: Request,
+        *,
+        changes: bool = False,
+        timeout: float | None = None,
+    ) -> Response:
+        """Make a call within its deadline. ``changes``: a lost answer is an OutcomeUnknown."""
+        try:
+            return await method(request, timeout=self.timeout if timeout is None else timeout)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, sent=changes) from None
+        except grpc.aio.UsageError:
+            raise Unavailable("the connection is closed") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                raise Unavailable("the connection was closed during the call") from None
+            raise
+
+    def heartbeat(self, request: worker_pb2.HeartbeatRequest) -> worker_pb2.HeartbeatResponse:
+        """Blocking, from any thread, on a channel that needs no loop."""
+        try:
+            return self._beat()(request, timeout=self.timeout)
+        except grpc.RpcError as error:
+            call = cast(grpc.Call, error)  # what a channel raises is both
+            raise from_status(
+                call.code(), call.details() or "", call.trailing_metadata(), sent=False
+            ) from None
+        except ValueError:  # "Cannot invoke RPC on closed channel!"
+            raise Unavailable("the connection is closed") from None
+
+    def _beat(self) -> _Beat:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the connection is closed")
+            if self._blocking is None:
+                channel = open_blocking_channel(self._target)
+                beat = channel.unary_unary(
+                    "/jq.v1.WorkerService/Heartbeat",
+                    request_serializer=worker_pb2.HeartbeatRequest.SerializeToString,
+                    response_deserializer=worker_pb2.HeartbeatResponse.FromString,
+                )
+                self._blocking = (channel, beat)
+            return self._blocking[1]
+
+    async def close(self) -> None:
+        """Cut off what is still under way."""
+        with self._lock:
+            self._closed = True
+            blocking, self._blocking = self._blocking, None
+        if blocking is not None:
+            blocking[0].close()
+        await self._channel.close()

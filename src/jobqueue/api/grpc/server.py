@@ -1,0 +1,110 @@
+"""The gRPC face: the three services over a backend, health, and reflection on request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection as reflection_service
+
+from jobqueue._version import __version__
+from jobqueue.api.grpc.calls import Calls, OnCall
+from jobqueue.api.grpc.channel import MESSAGE_MARGIN, MIB, MIN_RECEIVE_BYTES, server_options
+from jobqueue.api.grpc.client_servicer import ClientServicer
+from jobqueue.api.grpc.operator_servicer import OperatorServicer
+from jobqueue.api.grpc.pb.jq.v1 import (
+    client_pb2,
+    client_pb2_grpc,
+    operator_pb2,
+    operator_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from jobqueue.api.grpc.worker_servicer import WorkerServicer
+from jobqueue.core.api import Backend
+from jobqueue.core.errors import Unavailable
+
+log = logging.getLogger("jobqueue.grpc")
+
+SERVICES = tuple(
+    file.DESCRIPTOR.services_by_name[name].full_name
+    for file, name in (
+        (client_pb2, "ClientService"),
+        (operator_pb2, "OperatorService"),
+        (worker_pb2, "WorkerService"),
+    )
+)
+
+
+class GrpcFace:
+    """Serves one backend. ``stop`` may be called twice, or before ``start``."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        max_message_bytes: int = MIB + MESSAGE_MARGIN,
+        reflection: bool = False,
+        on_call: OnCall | None = None,
+    ) -> None:
+        """``max_message_bytes`` should be the payload limit plus ``MESSAGE_MARGIN``."""
+        self._backend = backend
+        self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
+        self._reflection = reflection
+        self._calls = Calls(on_call)
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port bound (0 asks for any free one)."""
+        server = grpc.aio.server(options=server_options(self._max_message_bytes))
+        calls = self._calls
+        client_pb2_grpc.add_ClientServiceServicer_to_server(
+            ClientServicer(self._backend, calls), server
+        )
+        operator_pb2_grpc.add_OperatorServiceServicer_to_server(
+            OperatorServicer(self._backend, calls), server
+        )
+        welcome = worker_pb2.Welcome(
+            server_version=__version__, max_message_bytes=self._max_message_bytes
+        )
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(
+            WorkerServicer(self._backend, calls, welcome), server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if self._reflection:
+            names = (*SERVICES, health.SERVICE_NAME, reflection_service.SERVICE_NAME)
+            reflection_service.enable_server_reflection(names, server)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise Unavailable(f"cannot listen on {address}: {error}") from None
+        await server.start()
+        self._server = server
+        await self.set_serving(True)
+        log.info("gRPC face listens", extra={"host": host, "port": bound})
+        return bound
+
+    async def set_serving(self, serving: bool) -> None:
+        """What the health service answers."""
+        values = health_pb2.HealthCheckResponse
+        status = values.SERVING if serving else values.NOT_SERVING
+        for name in ("", *SERVICES):
+            await self._health.set(name, status)
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Refuse new calls, let those under way end within ``grace`` seconds, cut off the rest."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        await self._health.enter_graceful_shutdown()
+        self._calls.begin_stop()
+        await server.stop(grace)
+        try:
+            async with asyncio.timeout(max(grace, 1.0)):
+                await self._calls.settle()
+        except TimeoutError:
+            log.warning("links of workers did not end in time")

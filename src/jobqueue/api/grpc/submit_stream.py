@@ -1,0 +1,98 @@
+"""The server's side of a submit stream: several batches in flight, answers as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+
+from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
+from jobqueue.api.grpc.codec.jobs import result_to_pb, spec_from_pb
+from jobqueue.api.grpc.errors import error_to_pb
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as pb
+from jobqueue.core.api import ClientApi
+from jobqueue.core.errors import Internal, JobQueueError
+
+log = logging.getLogger("jobqueue.grpc")
+
+MAX_IN_FLIGHT = 8
+_Stream = Duplex[pb.SubmitStreamRequest, pb.SubmitStreamResponse]
+
+
+async def submit_stream(backend: ClientApi, stream: _Stream, calls: Calls) -> None:
+    """Serve one stream to its end.
+
+    When the server stops, every batch that was begun is answered before the stream ends: what
+    the client got no answer to by then did not happen.
+    """
+    await stream.open()
+    session = _Session(backend, stream)
+    reader = calls.reader(session.read())
+    writer = asyncio.create_task(session.write())
+    try:
+        await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+        if not writer.done():
+            if not reader.cancelled():
+                reader.result()
+            session.finish()
+        await writer
+        if calls.stopping:
+            raise server_stopping()
+    finally:
+        await end(reader, writer, *session.running)
+
+
+class _Session:
+    def __init__(self, backend: ClientApi, stream: _Stream) -> None:
+        self._backend = backend
+        self._stream = stream
+        self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._answers: deque[pb.SubmitStreamResponse] = deque()
+        self._wake = asyncio.Event()
+        self._finishing = False
+        self.running: set[asyncio.Task[None]] = set()
+
+    def finish(self) -> None:
+        """Nothing more will be read: end when all is answered."""
+        self._finishing = True
+        self._wake.set()
+
+    async def read(self) -> None:
+        """Begin a batch for every message, as long as there are places."""
+        while True:
+            await self._places.acquire()
+            message = await self._stream.read()
+            if message is None:
+                return
+            task = asyncio.create_task(self._submit(message))
+            self.running.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.running.discard(task)
+        self._places.release()
+        self._wake.set()
+
+    async def _submit(self, message: pb.SubmitStreamRequest) -> None:
+        answer = pb.SubmitStreamResponse(number=message.number)
+        try:
+            results = await self._backend.submit([spec_from_pb(spec) for spec in message.specs])
+            answer.results.extend([result_to_pb(result) for result in results])
+        except JobQueueError as error:
+            answer.error.CopyFrom(error_to_pb(error))
+        except Exception:
+            log.exception("a batch of a submit stream failed unexpectedly")
+            failure = Internal("internal error; the server's log has the details")
+            answer.error.CopyFrom(error_to_pb(failure))
+        self._answers.append(answer)
+        self._wake.set()
+
+    async def write(self) -> None:
+        """Send answers in the order in which they become ready."""
+        while True:
+            while self._answers:
+                await self._stream.write(self._answers.popleft())
+            if self._finishing and not self.running:
+                return
+            self._wake.clear()
+            await self._wake.wait()

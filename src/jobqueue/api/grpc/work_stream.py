@@ -1,0 +1,159 @@
+"""The server's side of a worker's stream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
+from jobqueue.api.grpc.codec.work import leases_from_pb, pulse_to_pb, report_from_pb
+from jobqueue.api.grpc.desk import Desk
+from jobqueue.api.grpc.errors import error_to_pb
+from jobqueue.api.grpc.outgoing import Outgoing
+from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
+from jobqueue.core.errors import Conflict, Internal, InvalidArgument, JobQueueError
+from jobqueue.core.job import Transition
+
+log = logging.getLogger("jobqueue.grpc")
+
+MAX_IN_FLIGHT = 64  # batches of reports
+Stream = Duplex[pb.ConnectRequest, pb.ConnectResponse]
+
+
+class WorkStream:
+    """One stream, from welcome to its end.
+
+    However it ends, the worker is not deregistered: its leases stand until its heartbeats stop,
+    and it may connect again. But its free slots are withdrawn, and what was not sent goes back.
+    """
+
+    def __init__(self, desk: Desk, outgoing: Outgoing, calls: Calls) -> None:
+        self._info = desk.info
+        self._desk = desk
+        self._outgoing = outgoing
+        self._calls = calls
+        self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._reports: set[asyncio.Task[None]] = set()
+        self._beats: set[asyncio.Task[None]] = set()
+        self._runner: asyncio.Task[None] | None = None
+        self._retirement: asyncio.Task[None] | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether the stream is there."""
+        return self._runner is not None and not self._runner.done()
+
+    async def serve(self, stream: Stream) -> None:
+        """Serve until the worker goes, the server stops, or another stream takes its place."""
+        self._runner = asyncio.create_task(self._run(stream))
+        try:
+            await asyncio.wait({self._runner})
+            if self._runner.cancelled():
+                raise Conflict(f"worker {self._info.id!r} was deregistered or connected elsewhere")
+            self._runner.result()
+        finally:
+            await self.retire()
+
+    async def retire(self) -> None:
+        """End the stream, withdraw its slots and hand back what was not sent."""
+        if self._retirement is None:
+            self._retirement = self._calls.own(self._retire())
+        await asyncio.shield(self._retirement)
+
+    async def _retire(self) -> None:
+        if self._runner is not None:
+            await end(self._runner)
+        await self._settle_reports()
+        await end(*self._beats)
+        await self._desk.retire()
+        await self._desk.hand_back(self._outgoing.undelivered())
+
+    async def _run(self, stream: Stream) -> None:
+        reader = self._calls.reader(self._read(stream))
+        writer = asyncio.create_task(self._write(stream))
+        try:
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            if reader.done() and not writer.done():
+                if not reader.cancelled():
+                    reader.result()
+                await self._settle_reports()
+                await self._desk.drain()
+                self._outgoing.finish()
+            await writer
+            if self._calls.stopping:
+                raise server_stopping()
+        finally:
+            await end(reader, writer)
+
+    async def _write(self, stream: Stream) -> None:
+        while (message := await self._outgoing.next()) is not None:
+            await stream.write(message)
+
+    async def _read(self, stream: Stream) -> None:
+        while (message := await stream.read()) is not None:
+            if message.HasField("hello"):
+                raise InvalidArgument("hello", "is allowed in the first message only")
+            for batch in message.reports:
+                await self._begin_report(batch)
+            if message.slots:
+                self._count_free(message.slots, "slots")
+                await self._desk.grant(message.slots)
+            if message.drain:
+                await self._settle_reports()
+                await self._desk.drain()
+                self._outgoing.free = 0
+                self._outgoing.drained(message.drain)
+            if message.HasField("beat"):
+                self._spawn(self._beat(leases_from_pb(message.beat.leases)), self._beats)
+
+    def _count_free(self, slots: int, field: str) -> None:
+        if self._outgoing.free + slots > self._info.concurrency:
+            raise InvalidArgument(
+                field, f"more slots would be free than the concurrency of {self._info.concurrency}"
+            )
+        self._outgoing.free += slots
+
+    def _spawn(self, work: Coroutine[Any, Any, None], where: set[asyncio.Task[None]]) -> None:
+        task = asyncio.create_task(work)
+        where.add(task)
+        task.add_done_callback(where.discard)
+
+    async def _settle_reports(self) -> None:
+        if self._reports:
+            await asyncio.wait(self._reports)
+
+    async def _begin_report(self, batch: pb.ReportBatch) -> None:
+        try:
+            reports = [report_from_pb(report) for report in batch.reports]
+        except InvalidArgument as error:
+            self._outgoing.ack(pb.ReportAck(number=batch.number, error=error_to_pb(error)))
+            return
+        self._count_free(batch.freed, "freed")
+        await self._places.acquire()
+        self._spawn(self._report(batch.number, reports, batch.freed), self._reports)
+
+    async def _report(self, number: int, reports: list[Transition], freed: int) -> None:
+        ack = pb.ReportAck(number=number)
+        try:
+            ack.accepted.extend(await self._desk.report(reports, freed))
+        except JobQueueError as error:
+            ack.error.CopyFrom(error_to_pb(error))
+            self._outgoing.free -= freed
+        except Exception:
+            log.exception("a report failed unexpectedly", extra={"worker_id": self._info.id})
+            failure = Internal("internal error; the server's log has the details")
+            ack.error.CopyFrom(error_to_pb(failure))
+            self._outgoing.free -= freed
+        finally:
+            self._places.release()
+        self._outgoing.ack(ack)
+
+    async def _beat(self, leases: list[int]) -> None:
+        try:
+            pulse = await asyncio.to_thread(self._desk.pulse, leases)
+        except JobQueueError as error:
+            log.warning("a heartbeat failed: %s", error, extra={"worker_id": self._info.id})
+        else:
+            self._outgoing.pulse(pulse_to_pb(pulse))

@@ -1,0 +1,138 @@
+"""WorkerService: the stream with credits, and the unary set on top of the same links."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from jobqueue.api.grpc.calls import Calls, Duplex, handled
+from jobqueue.api.grpc.client_servicer import check_wait
+from jobqueue.api.grpc.codec.operations import check_incarnation, new_info_from_pb
+from jobqueue.api.grpc.codec.values import STATUS_TO_PB
+from jobqueue.api.grpc.codec.work import (
+    assignment_to_pb,
+    leases_from_pb,
+    pulse_to_pb,
+    report_from_pb,
+)
+from jobqueue.api.grpc.desk import Desk
+from jobqueue.api.grpc.outgoing import Outgoing
+from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
+from jobqueue.api.grpc.pb.jq.v1 import worker_pb2_grpc as rpc
+from jobqueue.api.grpc.seats import Seats
+from jobqueue.api.grpc.work_fetch import Buffer, Fetcher
+from jobqueue.api.grpc.work_stream import Stream, WorkStream
+from jobqueue.core.api import DispatchApi
+from jobqueue.core.errors import Conflict, InvalidArgument
+from jobqueue.core.job import Assignment, Pulse, WorkerInfo
+
+MAX_FETCH_WAIT = 30.0
+HELLO_TIMEOUT = 10.0
+
+
+class WorkerServicer(rpc.WorkerServiceServicer):
+    """What workers call."""
+
+    def __init__(self, backend: DispatchApi, calls: Calls, welcome: pb.Welcome) -> None:
+        self._backend = backend
+        self._welcome = welcome
+        self._seats = Seats()
+        self.calls = calls
+
+    @handled
+    async def Connect(  # type: ignore[override]  # writes by itself, does not yield
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        """A worker's stream."""
+        stream: Stream = Duplex(context)
+        await stream.open()
+        info = await self.calls.until_stopped(_hello(stream))
+        async with self._seats.taking(info.id):
+            await self._seats.vacate(info.id)
+            outgoing = Outgoing()
+            outgoing.welcome(self._welcome)
+            desk = await Desk.open(self._backend, info, outgoing)
+            line = WorkStream(desk, outgoing, self.calls)
+            self._seats.put(desk, line)
+        await line.serve(stream)
+
+    @handled
+    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
+        """Register a worker that fetches."""
+        info = new_info_from_pb(request.worker)
+        async with self._seats.taking(info.id):
+            await self._seats.vacate(info.id)
+            buffer = Buffer()
+            desk = await Desk.open(self._backend, info, buffer)
+            self._seats.put(desk, Fetcher(desk, buffer))
+        return pb.RegisterResponse(server_version=self._welcome.server_version)
+
+    @handled
+    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
+        """Wait for jobs; if the caller goes away, what came goes back."""
+        seat = self._seats.need(request.worker_id, check_incarnation(request.incarnation))
+        if not isinstance(seat.line, Fetcher):
+            raise Conflict(f"worker {request.worker_id!r} gets its jobs on its stream")
+        if not 1 <= request.limit <= seat.desk.info.concurrency:
+            raise InvalidArgument(
+                "limit",
+                f"must be from 1 to the worker's concurrency ({seat.desk.info.concurrency})",
+            )
+        wait = check_wait(request.wait_seconds, MAX_FETCH_WAIT)
+        fetcher = seat.line
+        jobs: list[Assignment] | None = None
+        try:
+            jobs = await self.calls.until_stopped(fetcher.fetch(request.limit, wait))
+        finally:
+            if jobs is None:
+                await asyncio.shield(self.calls.own(fetcher.retire()))
+        return pb.FetchResponse(
+            assignments=[assignment_to_pb(job) for job in jobs],
+            status=STATUS_TO_PB[fetcher.buffer.status],
+        )
+
+    @handled
+    async def Report(self, request: pb.ReportRequest, context: Any) -> pb.ReportResponse:
+        """Write reports."""
+        seat = self._seats.need(request.worker_id, check_incarnation(request.incarnation))
+        reports = [report_from_pb(report) for report in request.reports]
+        return pb.ReportResponse(accepted=await seat.desk.report(reports))
+
+    @handled
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
+        """Keep leases alive, of workers on a stream as well."""
+        leases = leases_from_pb(request.leases)
+        seat = self._seats.find(request.worker_id, check_incarnation(request.incarnation))
+        if seat is None:
+            return pb.HeartbeatResponse(pulse=pulse_to_pb(Pulse(known=False)))
+        pulse = await asyncio.to_thread(seat.desk.pulse, leases)
+        if isinstance(seat.line, Fetcher) and pulse.known:
+            seat.line.buffer.set_status(pulse.status)
+        return pb.HeartbeatResponse(pulse=pulse_to_pb(pulse))
+
+    @handled
+    async def Deregister(
+        self, request: pb.DeregisterRequest, context: Any
+    ) -> pb.DeregisterResponse:
+        """End a registration; one that is gone already is no error."""
+        check_incarnation(request.incarnation)
+        async with self._seats.taking(request.worker_id):
+            seat = self._seats.find(request.worker_id, request.incarnation)
+            if seat is not None:
+                await seat.line.retire()
+                await seat.desk.close()
+                self._seats.remove(seat)
+        return pb.DeregisterResponse()
+
+
+async def _hello(stream: Stream) -> WorkerInfo:
+    try:
+        async with asyncio.timeout(HELLO_TIMEOUT):
+            message = await stream.read()
+    except TimeoutError:
+        raise InvalidArgument("hello", f"did not come within {HELLO_TIMEOUT:g} s") from None
+    if message is None or not message.HasField("hello"):
+        raise InvalidArgument("hello", "must be the first message")
+    if message.reports or message.slots or message.drain or message.HasField("beat"):
+        raise InvalidArgument("hello", "must be alone in the first message")
+    return new_info_from_pb(message.hello.worker)
