@@ -1,0 +1,283 @@
+"""Request bodies: what they may contain, and how they are read within bounds.
+
+The payload is kept as the very bytes that were sent (``msgspec.Raw``); nothing re-encodes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+from starlette.requests import Request
+
+from jobqueue.api.http.errors import TooLarge
+from jobqueue.api.http.settings import HttpSettings
+from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
+from jobqueue.core.job import DEFAULT_MAX_RETRIES, DEFAULT_QUEUE, JobSpec, Queue
+
+_Seconds = Annotated[float | None, Meta(description="seconds")]
+
+
+class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A job to submit. Only ``payload`` is required: any JSON value, stored as it was sent."""
+
+    payload: Annotated[Raw, Meta(description="any JSON value but the empty string")] = (
+        msgspec.field(default_factory=Raw)
+    )
+    queue: str = DEFAULT_QUEUE
+    type: Annotated[
+        str | None,
+        Meta(description="the task's name; else payload.task, else the queue's default handler"),
+    ] = None
+    priority: Annotated[int, Meta(description="0 to 9, 9 first")] = 0
+    max_retries: Annotated[int | None, Meta(description="null: what the queue says")] = None
+    ttl: Annotated[
+        float | None, Meta(description="seconds in which the job must start, or it is given up")
+    ] = None
+    delay: Annotated[float | None, Meta(description="seconds to hold the job back")] = None
+    run_at: Annotated[
+        str | float | int | None, Meta(description="RFC 3339 with an offset, or epoch seconds")
+    ] = None
+    timeout: Annotated[float | None, Meta(description="seconds one attempt may run")] = None
+    idempotency_key: str | None = None
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def spec(self, settings: HttpSettings) -> JobSpec:
+        """The job asked for; what the face itself cannot judge is left to the backend."""
+        payload = bytes(self.payload)
+        if not payload:
+            raise InvalidArgument("payload", 'is missing; it may be any JSON value but ""')
+        if payload == b'""':
+            raise InvalidArgument("payload", "must not be empty")
+        if len(payload) > settings.max_payload_bytes:
+            raise TooLarge(
+                "payload", f"has {len(payload)} bytes; at most {settings.max_payload_bytes} allowed"
+            )
+        return JobSpec(
+            payload=payload,
+            queue=self.queue,
+            type=_task_in(payload) if self.type is None else self.type,
+            priority=self.priority,
+            max_retries=self.max_retries,
+            ttl=self.ttl,
+            delay=self.delay,
+            run_at=_epoch(self.run_at),
+            timeout=self.timeout,
+            key=self.idempotency_key,
+            labels=self.labels,
+        )
+
+
+class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A queue to create. Only ``name`` is required."""
+
+    name: str = ""
+    max_retries: Annotated[int, Meta(description="default for its jobs")] = DEFAULT_MAX_RETRIES
+    ttl: _Seconds = None
+    timeout: _Seconds = None
+    capacity: Annotated[int, Meta(description="PENDING jobs at most; 0: unbounded")] = 0
+    retry_profile: str = "default"
+    priority_weights: Annotated[
+        dict[int, int] | None,
+        Meta(description='shares of dispatch by priority, as {"9": 5, "0": 1}; null: strict'),
+    ] = None
+    paused: bool = False
+
+    def queue(self) -> Queue:
+        """The queue asked for."""
+        if not self.name:
+            raise InvalidArgument("name", "is missing; a queue needs a name")
+        return Queue(
+            name=self.name,
+            max_retries=self.max_retries,
+            ttl=self.ttl,
+            timeout=self.timeout,
+            capacity=self.capacity,
+            retry_profile=self.retry_profile,
+            priority_weights=self.priority_weights,
+            paused=self.paused,
+        )
+
+
+class _Tasked(Struct):
+    task: Raw = msgspec.field(default_factory=Raw)
+
+
+class _RawBatch(Struct, forbid_unknown_fields=True):
+    jobs: list[Raw] | None = None
+
+
+class BatchBody(Struct, forbid_unknown_fields=True):
+    """Jobs to submit together; each is accepted or refused on its own."""
+
+    jobs: list[JobBody] | None = None
+
+
+_JOB = msgspec.json.Decoder(JobBody)
+_QUEUE = msgspec.json.Decoder(QueueBody)
+_BATCH = msgspec.json.Decoder(BatchBody)
+_RAW_BATCH = msgspec.json.Decoder(_RawBatch)
+_TASKED = msgspec.json.Decoder(_Tasked)
+_TEXT = msgspec.json.Decoder(str)
+
+_T = TypeVar("_T")
+_BYTE = re.compile(r" \(byte (\d+)\)$")
+_AT = re.compile(r" - at `\$\.?(.*)`$")
+_UNKNOWN = re.compile(r"unknown field `(.*?)`")
+
+
+def decode_job(body: bytes, settings: HttpSettings) -> JobSpec:
+    """Read one job."""
+    return _decode(_JOB, JobBody, body).spec(settings)
+
+
+def decode_queue(body: bytes) -> Queue:
+    """Read a queue."""
+    return _decode(_QUEUE, QueueBody, body).queue()
+
+
+def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueueError]:
+    """Read a batch: for each item the job, or what is wrong with that item alone."""
+    try:
+        whole = _BATCH.decode(_text(body)).jobs
+    except (msgspec.DecodeError, RecursionError):
+        whole = None  # one item is wrong, or the batch itself: look closer
+    if whole is not None:
+        _check_count(len(whole), settings)
+        return [_spec_or_error(item, settings) for item in whole]
+    items = _decode(_RAW_BATCH, _RawBatch, body).jobs
+    if items is None:
+        raise InvalidArgument("jobs", "is missing; it must be a list of jobs")
+    _check_count(len(items), settings)
+    return [_decode_item(bytes(item), settings) for item in items]
+
+
+def _check_count(count: int, settings: HttpSettings) -> None:
+    if not 1 <= count <= settings.max_batch_jobs:
+        raise InvalidArgument("jobs", f"has {count} items; allowed: 1 to {settings.max_batch_jobs}")
+
+
+def _decode_item(raw: bytes, settings: HttpSettings) -> JobSpec | JobQueueError:
+    try:
+        return _decode(_JOB, JobBody, raw).spec(settings)
+    except JobQueueError as error:
+        return error
+
+
+def _spec_or_error(item: JobBody, settings: HttpSettings) -> JobSpec | JobQueueError:
+    try:
+        return item.spec(settings)
+    except JobQueueError as error:
+        return error
+
+
+def _text(body: bytes) -> bytes:
+    """msgspec does not look into a Raw value's characters, so they are checked here."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        where = _position(body, error.start)
+        raise InvalidArgument("body", f"is not UTF-8: invalid byte at {where}") from None
+    return body
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], kind: type[_T], body: bytes) -> _T:
+    try:
+        return decoder.decode(_text(body))
+    except msgspec.ValidationError as error:
+        raise _wrong_shape(str(error), kind) from None
+    except RecursionError:
+        raise InvalidArgument("body", "is nested too deeply") from None
+    except msgspec.DecodeError as error:
+        raise _malformed(str(error), body) from None
+
+
+def _malformed(message: str, body: bytes) -> InvalidArgument:
+    found = _BYTE.search(message)
+    if found is None:  # the end came too early
+        return InvalidArgument("body", f"is not JSON: it ends early, at {_position(body, None)}")
+    what = message[: found.start()].removeprefix("JSON is malformed: ")
+    return InvalidArgument("body", f"is not JSON: {what} at {_position(body, int(found[1]))}")
+
+
+def _position(body: bytes, offset: int | None) -> str:
+    before = body if offset is None else body[:offset]
+    line = before.count(b"\n") + 1
+    column = len(before) - (before.rfind(b"\n") + 1) + 1
+    return f"byte {len(before)} (line {line}, column {column})"
+
+
+def _wrong_shape(message: str, kind: type) -> InvalidArgument:
+    unknown = _UNKNOWN.search(message)
+    if unknown is not None:
+        allowed = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        return InvalidArgument(unknown[1][:80], f"unknown field; allowed: {allowed}")
+    at = _AT.search(message)
+    path = at[1] if at is not None else ""
+    what = message[: at.start()] if at is not None else message
+    return InvalidArgument(path or "body", what[:1].lower() + what[1:])
+
+
+def _task_in(payload: bytes) -> str:
+    """The task that a payload like ``{"task": "image_resize", ...}`` names, or nothing."""
+    if payload[:1] != b"{":
+        return ""
+    task = bytes(_TASKED.decode(payload).task)
+    return _TEXT.decode(task) if task[:1] == b'"' else ""
+
+
+def _epoch(moment: str | float | None) -> float | None:
+    if not isinstance(moment, str):
+        return moment
+    try:
+        parsed = datetime.fromisoformat(moment)
+    except ValueError:
+        parsed = None
+    if parsed is None or parsed.tzinfo is None:
+        raise InvalidArgument(
+            "run_at",
+            f"{moment[:80]!r} is not a time; allowed: RFC 3339 with an offset"
+            " (2030-01-31T12:00:00Z) or epoch seconds",
+        )
+    return parsed.timestamp()
+
+
+class Buffers:
+    """Reads bodies, each within its own limit and all together within one."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._held = 0
+
+    @contextlib.asynccontextmanager
+    async def body(self, request: Request, limit: int) -> AsyncIterator[bytes]:
+        """A request's body, counted while it is in use.
+
+        It is refused at the first byte too many, before the rest is buffered.
+        """
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > limit:
+            raise _over(limit)
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async for chunk in request.stream():
+                size += len(chunk)
+                self._held += len(chunk)
+                if size > limit:
+                    raise _over(limit)
+                if self._held > self._total:
+                    raise Unavailable("the server holds too many request bodies; try again")
+                chunks.append(chunk)
+            yield b"".join(chunks)
+        finally:
+            self._held -= size
+
+
+def _over(limit: int) -> TooLarge:
+    return TooLarge("payload", f"the request is too large; at most {limit} bytes allowed")

@@ -1,0 +1,133 @@
+"""From errors to HTTP answers: one table, and one shape for every answer that is not 2xx."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, get_type_hints
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+
+from jobqueue.core.errors import Code, InvalidArgument, JobQueueError, NotFound, QueueFull
+
+JSON = "application/json"
+
+STATUS: Mapping[Code, int] = {
+    Code.INVALID_ARGUMENT: 400,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.CONFLICT: 409,
+    Code.KEY_CONFLICT: 409,
+    Code.QUEUE_FULL: 503,  # with Retry-After
+    Code.UNAVAILABLE: 503,  # with Retry-After: it did not happen
+    Code.OUTCOME_UNKNOWN: 502,  # it may have happened: not an invitation to repeat it
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.PERMISSION_DENIED: 403,
+    Code.JOB_FAILED: 409,
+    Code.INTERNAL: 500,
+}
+_RETRY_AFTER = 1.0
+_ALLOWED = {"limit": "; allowed: 1 to 200", "timeout": "; allowed: seconds from 0 on"}
+
+
+class TooLarge(InvalidArgument):
+    """The request, or one payload in it, is over its limit: INVALID_ARGUMENT, but 413."""
+
+
+class ErrorDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What went wrong: a stable code, the field at fault if there is one, a sentence."""
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+class ErrorAnswer(msgspec.Struct, kw_only=True):
+    """The body of every answer that is not 2xx."""
+
+    error: ErrorDetail
+
+
+def detail(error: JobQueueError) -> ErrorDetail:
+    """Describe an error to the client."""
+    return ErrorDetail(
+        code=error.code.value, message=error.message, field=getattr(error, "field", None)
+    )
+
+
+def status_of(error: JobQueueError) -> int:
+    """The HTTP status that an error is answered with."""
+    return 413 if isinstance(error, TooLarge) else STATUS[error.code]
+
+
+def headers_of(error: JobQueueError) -> dict[str, str]:
+    """The headers that an error is answered with."""
+    if status_of(error) != 503:
+        return {}
+    after = error.retry_after if isinstance(error, QueueFull) else _RETRY_AFTER
+    return {"Retry-After": str(max(1, math.ceil(after)))}
+
+
+def answer(error: JobQueueError, body: Any = None) -> Response:
+    """Answer with an error, inside a larger body if one is given."""
+    content = msgspec.json.encode(ErrorAnswer(error=detail(error)) if body is None else body)
+    return Response(content, status_of(error), headers_of(error), JSON)
+
+
+def _from_validation(request: Request, failure: RequestValidationError) -> InvalidArgument:
+    """Query and path parameters are checked by FastAPI; name the first that is wrong."""
+    first = failure.errors()[0]
+    field = str(first["loc"][-1])
+    if first["type"] == "extra_forbidden":
+        known = get_type_hints(request.scope["endpoint"])["params"].model_fields
+        allowed = ", ".join(known) or "none"
+        return InvalidArgument(field[:80], f"unknown query parameter; allowed: {allowed}")
+    message = str(first["msg"])
+    allowed = _ALLOWED.get(field, "")
+    return InvalidArgument(field, message[:1].lower() + message[1:] + allowed)
+
+
+def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> str:
+    methods: set[str] = set()
+    for route in routes:
+        match, _ = route.matches(request.scope)
+        if match is not Match.NONE:
+            methods.update(getattr(route, "methods", None) or ())
+    return ", ".join(sorted(methods))
+
+
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Give every error that a route or the router raises the one shape."""
+
+    async def expected(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, JobQueueError)
+        return answer(error)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return answer(_from_validation(request, error))
+
+    async def routing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        method, path = request.method, request.url.path[:200]
+        if error.status_code == 404:
+            return answer(NotFound(f"there is no {path}; /docs lists what there is"))
+        if error.status_code == 405:
+            allowed = _allowed_methods(request, routes)
+            refusal = InvalidArgument(
+                "method", f"{method} is not allowed on {path}; allowed: {allowed}"
+            )
+            body = msgspec.json.encode(ErrorAnswer(error=detail(refusal)))
+            return Response(body, 405, {"Allow": allowed}, JSON)
+        refusal = InvalidArgument("request", str(error.detail))
+        body = msgspec.json.encode(ErrorAnswer(error=detail(refusal)))
+        return Response(body, error.status_code, error.headers, JSON)
+
+    app.add_exception_handler(JobQueueError, expected)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, routing)

@@ -1,0 +1,239 @@
+"""Serving the app: uvicorn inside a loop, and a life, that belong to somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import math
+import socket
+from asyncio import TimerHandle
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from jobqueue.api.http.app import create_app
+from jobqueue.api.http.errors import ErrorAnswer, detail
+from jobqueue.api.http.settings import KIB, HttpSettings
+from jobqueue.core.api import Backend
+from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
+
+_log = logging.getLogger("jobqueue.http")
+_MAX_HEAD_BYTES = 64 * KIB
+_BACKLOG = 1024
+_REFUSALS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
+_REFUSALS[503] = "Service Unavailable"
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's protocol, with a limit on the size and time of what comes before the body."""
+
+    max_connections = 1024
+    head_timeout = 10.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head: object | None = None  # the message whose head is being read
+        self._head_bytes = 0
+        self._head_timer: TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            self._refuse(503, Unavailable("the server has too many connections; try again"))
+        else:
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_read()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        head = self._head
+        super().data_received(data)
+        if head is not None and head is self._head:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                allowed = f"at most {_MAX_HEAD_BYTES} bytes of headers allowed"
+                self._refuse(431, InvalidArgument("headers", allowed))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        self._head_read()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, InvalidArgument("request", "this is not HTTP"))
+
+    def _expect_head(self) -> None:
+        self._head_read()
+        self._head = object()
+        self._head_bytes = 0
+        self._head_timer = self.loop.call_later(self.head_timeout, self._head_late)
+
+    def _head_read(self) -> None:
+        self._head = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_late(self) -> None:
+        allowed = f"the headers must arrive within {self.head_timeout:g} s"
+        self._refuse(408, InvalidArgument("headers", allowed))
+
+    def _refuse(self, status: int, error: JobQueueError) -> None:
+        """Answer below the application, and close."""
+        self._head_read()
+        if self.transport.is_closing():
+            return
+        body = msgspec.json.encode(ErrorAnswer(error=detail(error)))
+        retry = "Retry-After: 1\r\n" if isinstance(error, Unavailable) else ""
+        head = (
+            f"HTTP/1.1 {status} {_REFUSALS[status]}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without signal handlers and without polling."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+        self.stopping = asyncio.Event()
+        self.grace = 0.0
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the process, not to one of its faces."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self.listening.set()
+
+    async def main_loop(self) -> None:
+        while not self.stopping.is_set():
+            await self.on_tick(0)  # the Date header
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.stopping.wait(), 1.0)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nothing more, let requests end, cut off those that do not."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        tasks = set(self.server_state.tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self.grace)
+            for task in late:
+                task.cancel()
+            if late:
+                _log.warning("requests were cut off at shutdown", extra={"requests": len(late)})
+                await asyncio.gather(*late, return_exceptions=True)
+        for connection in list(self.server_state.connections):
+            connection.transport.close()
+
+
+class HttpFace:
+    """The HTTP API on a port. ``stop`` may be called twice, or before ``start``."""
+
+    def __init__(self, backend: Backend, settings: HttpSettings | None = None) -> None:
+        self._settings = settings or HttpSettings()
+        self.app: FastAPI = create_app(backend, settings=self._settings)
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which is a free one if 0 was asked for."""
+        sockets = await _bind(host, port)
+        bound: int = sockets[0].getsockname()[1]
+        server = self._server = _Server(self._config())
+        self._task = asyncio.create_task(server.serve(sockets), name="http-face")
+        listening = asyncio.create_task(server.listening.wait())
+        await asyncio.wait([self._task, listening], return_when=asyncio.FIRST_COMPLETED)
+        listening.cancel()
+        if self._task.done():
+            await self._task
+            raise Unavailable(f"http: the server on {host}:{bound} ended at start")
+        _log.info("listening", extra={"host": host, "port": bound})
+        return bound
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Refuse new connections, end long polls and streams, let other requests finish."""
+        server, task = self._server, self._task
+        self._server = self._task = None
+        if server is None or task is None:
+            return
+        self.app.state.desk.draining.set()
+        server.grace = grace
+        server.stopping.set()
+        await task
+
+    def _config(self) -> uvicorn.Config:
+        settings = self._settings
+        protocol = type(
+            "Protocol",
+            (_Protocol,),
+            {"max_connections": settings.max_connections, "head_timeout": settings.head_timeout},
+        )
+        return uvicorn.Config(
+            self.app,
+            http=protocol,
+            ws="none",
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            log_level=logging.WARNING,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=math.ceil(settings.keep_alive),
+        )
+
+
+async def _bind(host: str, port: int) -> list[socket.socket]:
+    """Bind every address of the host to the same port."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise InvalidArgument("http.host", f"cannot resolve {host!r}: {error.strerror}") from None
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            sockets.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((address[0], port, *address[2:]))
+            port = listener.getsockname()[1]
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+    except OSError as error:
+        for listener in sockets:
+            listener.close()
+        raise _cannot_bind(host, port, error) from None
+    return sockets
+
+
+def _cannot_bind(host: str, port: int, error: OSError) -> JobQueueError:
+    if error.errno == errno.EADDRINUSE:
+        return Unavailable(
+            f"http.port: {host}:{port} is in use by another program; stop it or choose another port"
+        )
+    return Unavailable(f"http.port: cannot listen on {host}:{port}: {error.strerror}")

@@ -1,0 +1,179 @@
+"""Around every request: a time limit, a limit on how many at once, a log line, no leaked errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jobqueue.api.http.errors import answer
+from jobqueue.api.http.settings import MIB, HttpSettings
+from jobqueue.core.errors import (
+    DeadlineExceeded,
+    Internal,
+    JobQueueError,
+    OutcomeUnknown,
+    PermissionDenied,
+    Unavailable,
+)
+
+_log = logging.getLogger("jobqueue.http")
+# Answered even when the server is busy: an orchestrator must not kill a server for being used.
+_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_LIMIT = "jobqueue.time_limit"
+_LINGER_BYTES = 16 * MIB
+_LINGER_SECONDS = 2.0
+
+
+def allow_longer(request: Request, seconds: float) -> None:
+    """Give a request that waits on purpose more time."""
+    limit: asyncio.Timeout = request.scope[_LIMIT]
+    when = limit.when()
+    if when is not None:
+        limit.reschedule(when + seconds)
+
+
+class _Exchange:
+    """One request and its answer, as they pass by."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        self._body_pending = length != b"0" or b"transfer-encoding" in headers
+        self._body_held_back = b"expect" in headers
+        self._cut_off = False
+        self.status = 0
+        self.limit: asyncio.Timeout | None = None
+        self.time_to_send = 0.0
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if not message.get("more_body", False):
+            self._body_pending = False
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._cut_off = self._body_pending
+            if self._cut_off:
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            if self.limit is not None:
+                self.limit.reschedule(asyncio.get_running_loop().time() + self.time_to_send)
+        elif self._cut_off and not message.get("more_body", False):
+            await self._send({**message, "more_body": True})
+            await self._linger()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await self._send(message)
+
+    async def _linger(self) -> None:
+        """Throw away for a moment what still arrives of a body that was answered early.
+
+        Closing at once would reset the connection, and could destroy the answer before the client
+        has read it.
+        """
+        if self._body_held_back:
+            return
+        thrown_away = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while self._body_pending and thrown_away < _LINGER_BYTES:
+                    thrown_away += len((await self.receive()).get("body", b""))
+
+
+class Guard:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, settings: HttpSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        exchange = _Exchange(scope, receive, send)
+        counted = scope["path"] not in _PROBES
+        self._in_flight += counted
+        try:
+            refusal = self._refusal(scope, counted)
+            if refusal is not None:
+                await answer(refusal)(scope, exchange.receive, exchange.send)
+            else:
+                await self._answer(scope, exchange)
+        finally:
+            self._in_flight -= counted
+            if _log.isEnabledFor(logging.DEBUG):
+                _log.debug(
+                    "request",
+                    extra={
+                        "method": scope["method"],
+                        "path": scope["path"],
+                        "status": exchange.status,
+                        "ms": round((time.perf_counter() - began) * 1000, 3),
+                    },
+                )
+
+    def _refusal(self, scope: Scope, counted: bool) -> JobQueueError | None:
+        if counted and self._in_flight > self._settings.max_in_flight:
+            return Unavailable(
+                f"the server answers {self._settings.max_in_flight} requests already; try again"
+            )
+        # A web page elsewhere must not submit jobs through a visitor's browser.
+        if (
+            scope["method"] not in _SAFE_METHODS
+            and (b"sec-fetch-site", b"cross-site") in scope["headers"]
+        ):
+            return PermissionDenied("requests from other sites' pages are refused")
+        return None
+
+    async def _answer(self, scope: Scope, exchange: _Exchange) -> None:
+        settings = self._settings
+        limit = scope[_LIMIT] = exchange.limit = asyncio.timeout(settings.request_timeout)
+        exchange.time_to_send = settings.stream_timeout + settings.request_timeout
+        error: JobQueueError
+        try:
+            async with limit:
+                await self._app(scope, exchange.receive, exchange.send)
+            return
+        except ClientDisconnect:
+            return
+        except asyncio.CancelledError:  # the server stops, and its patience is over
+            if exchange.status:
+                return
+            error = OutcomeUnknown("the server stopped before the answer was ready")
+        except TimeoutError as failure:
+            if not limit.expired():
+                error = self._unexpected(scope, failure)
+            else:
+                error = DeadlineExceeded(
+                    f"no answer within {settings.request_timeout:g} s; what was asked for may still"
+                    " have happened"
+                )
+            if exchange.status:
+                raise
+        except Exception as failure:
+            error = self._unexpected(scope, failure)
+            if exchange.status:
+                raise
+        exchange.limit = None
+        await answer(error)(scope, exchange.receive, exchange.send)
+
+    @staticmethod
+    def _unexpected(scope: Scope, failure: Exception) -> JobQueueError:
+        _log.error(
+            "a request failed unexpectedly",
+            exc_info=failure,
+            extra={"method": scope["method"], "path": scope["path"]},
+        )
+        return Internal("internal error; the server's log says more")

@@ -1,0 +1,142 @@
+"""The OpenAPI document: routes describe themselves with these, the schemas come from the classes
+that requests and answers are decoded and encoded with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from jobqueue.api.http import bodies, shapes
+from jobqueue.api.http.errors import JSON, ErrorAnswer
+
+_SCHEMAS = (
+    ErrorAnswer,
+    bodies.JobBody,
+    bodies.BatchBody,
+    bodies.QueueBody,
+    shapes.Accepted,
+    shapes.JobView,
+    shapes.JobPage,
+    shapes.Duplicate,
+    shapes.BatchAnswer,
+    shapes.HistoryView,
+    shapes.CancelAnswer,
+    shapes.QueueView,
+    shapes.QueueList,
+    shapes.QueueChange,
+    shapes.WorkerList,
+    shapes.WorkerChange,
+    shapes.StatusView,
+    shapes.Ready,
+)
+_REF = "#/components/schemas/{name}"
+_REQUIRED = {"JobBody": ["payload"], "BatchBody": ["jobs"], "QueueBody": ["name"]}
+_JOB_EXAMPLES: Mapping[str, Any] = {
+    "order": {
+        "summary": "any JSON value is a payload",
+        "value": {
+            "payload": "process-order-42",
+            "idempotency_key": "order-42",
+            "priority": 5,
+            "max_retries": 3,
+        },
+    },
+    "task": {
+        "summary": "the payload names its task",
+        "value": {"payload": {"task": "image_resize", "image_url": "s3://bucket/image.png"}},
+    },
+    "later": {
+        "summary": "a typed job, an hour from now",
+        "value": {"type": "send", "queue": "mail", "payload": ["a@b.c", "hello"], "delay": 3600},
+    },
+}
+_EXAMPLES: Mapping[type, Mapping[str, Any]] = {
+    bodies.JobBody: _JOB_EXAMPLES,
+    bodies.BatchBody: {
+        "two": {
+            "summary": "two jobs",
+            "value": {"jobs": [{"payload": {"n": 1}}, {"payload": {"n": 2}, "priority": 9}]},
+        }
+    },
+    bodies.QueueBody: {
+        "mail": {
+            "summary": "a bounded queue",
+            "value": {"name": "mail", "max_retries": 5, "capacity": 1000},
+        }
+    },
+}
+
+_WHAT_ERRORS_MEAN = {
+    400: "the request is wrong; `error.field` names what",
+    404: "no such job, queue or worker",
+    409: "the thing's state forbids it, or its name is taken",
+    413: "the request is too large",
+    503: "backpressure, or the store is away; nothing happened, try again after `Retry-After`",
+}
+
+
+def _schema(kind: type) -> dict[str, Any]:
+    return {"schema": {"$ref": _REF.format(name=kind.__name__)}}
+
+
+def answers(
+    success: Mapping[int, tuple[type | None, str]], *errors: int
+) -> dict[int | str, dict[str, Any]]:
+    """The ``responses`` of a route: its successes, the errors to expect, and any other."""
+    documented: dict[int | str, dict[str, Any]] = {}
+    for status, (kind, description) in success.items():
+        documented[status] = {"description": description}
+        if kind is not None:
+            documented[status]["content"] = {JSON: _schema(kind)}
+    for status in errors:
+        documented[status] = {
+            "description": _WHAT_ERRORS_MEAN[status],
+            "content": {JSON: _schema(ErrorAnswer)},
+        }
+        if status == 503:
+            documented[status]["headers"] = {
+                "Retry-After": {"description": "seconds", "schema": {"type": "integer"}}
+            }
+    documented["default"] = {
+        "description": "any other error, in the same shape",
+        "content": {JSON: _schema(ErrorAnswer)},
+    }
+    return documented
+
+
+def takes(kind: type) -> dict[str, Any]:
+    """The ``openapi_extra`` of a route that reads this body."""
+    content = {**_schema(kind), "examples": _EXAMPLES[kind]}
+    return {"requestBody": {"required": True, "content": {JSON: content}}}
+
+
+def install(app: FastAPI) -> None:
+    """Make ``/openapi.json`` complete."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _build(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _build(app: FastAPI) -> dict[str, Any]:
+    built = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        routes=app.routes,
+        tags=app.openapi_tags,
+    )
+    _, schemas = msgspec.json.schema_components(_SCHEMAS, ref_template=_REF)
+    for name, required in _REQUIRED.items():
+        schemas[name]["required"] = required
+        for field in required:
+            schemas[name]["properties"][field].pop("default", None)
+    built.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+    return built

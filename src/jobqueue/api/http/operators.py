@@ -1,0 +1,118 @@
+"""Routes of queues and workers."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from jobqueue.api.http import render, shapes
+from jobqueue.api.http.bodies import QueueBody, decode_queue
+from jobqueue.api.http.desk import Desk, reply
+from jobqueue.api.http.openapi import answers, takes
+from jobqueue.api.http.params import DeleteQueueParams, NoParams
+from jobqueue.api.http.settings import KIB
+from jobqueue.core.job import QueueStats, WorkerStatus
+
+_MAX_QUEUE_BYTES = 64 * KIB
+
+
+def queue_routes(desk: Desk) -> APIRouter:
+    """What operators do to queues."""
+    router = APIRouter(tags=["queues"])
+
+    @router.get(
+        "/queues",
+        summary="List queues with their figures",
+        responses=answers({200: (shapes.QueueList, "every queue, by name")}),
+    )
+    async def list_queues(params: NoParams) -> Response:
+        queues = await desk.backend.list_queues()
+        return reply(shapes.QueueList(queues=[render.queue_view(stats) for stats in queues]))
+
+    @router.post(
+        "/queues",
+        status_code=201,
+        summary="Create a queue",
+        responses=answers({201: (shapes.QueueView, "created")}, 400, 409, 413),
+        openapi_extra=takes(QueueBody),
+    )
+    async def create(request: Request, params: NoParams) -> Response:
+        async with desk.buffers.body(request, _MAX_QUEUE_BYTES) as body:
+            queue = await desk.backend.create_queue(decode_queue(body))
+        shown = render.queue_view(QueueStats(queue=queue, depth={}))
+        return reply(shown, 201, {"Location": f"/queues/{queue.name}"})
+
+    @router.get(
+        "/queues/{name}",
+        summary="Read a queue's figures",
+        responses=answers({200: (shapes.QueueView, "the queue")}, 404),
+    )
+    async def read(name: str, params: NoParams) -> Response:
+        return reply(render.queue_view(await desk.backend.queue_stats(name)))
+
+    @router.delete(
+        "/queues/{name}",
+        summary="Delete an empty queue, or by force one that is not",
+        responses=answers({200: (shapes.QueueChange, "deleted")}, 404, 409),
+    )
+    async def delete(name: str, params: DeleteQueueParams) -> Response:
+        dropped = await desk.backend.delete_queue(name, force=params.force)
+        return reply(shapes.QueueChange(name=name, deleted=True, dead_lettered=dropped))
+
+    @router.post(
+        "/queues/{name}/pause",
+        summary="Hand out no more of a queue's jobs",
+        responses=answers({200: (shapes.QueueChange, "paused")}, 404),
+    )
+    async def pause(name: str, params: NoParams) -> Response:
+        await desk.backend.pause_queue(name)
+        return reply(shapes.QueueChange(name=name, paused=True))
+
+    @router.post(
+        "/queues/{name}/resume",
+        summary="Hand out a queue's jobs again",
+        responses=answers({200: (shapes.QueueChange, "resumed")}, 404),
+    )
+    async def resume(name: str, params: NoParams) -> Response:
+        await desk.backend.resume_queue(name)
+        return reply(shapes.QueueChange(name=name, paused=False))
+
+    return router
+
+
+def worker_routes(desk: Desk) -> APIRouter:
+    """What operators do to workers."""
+    router = APIRouter(tags=["workers"])
+
+    @router.get(
+        "/workers",
+        summary="List workers",
+        responses=answers({200: (shapes.WorkerList, "every worker known")}),
+    )
+    async def list_workers(params: NoParams) -> Response:
+        workers = await desk.backend.list_workers()
+        return reply(shapes.WorkerList(workers=[render.worker_view(worker) for worker in workers]))
+
+    @router.post(
+        "/workers/{worker_id}/drain",
+        status_code=202,
+        summary="Let a worker finish what it runs, and give it no more",
+        responses=answers({202: (shapes.WorkerChange, "told")}, 404),
+    )
+    async def drain(worker_id: str, params: NoParams) -> Response:
+        await desk.backend.drain_worker(worker_id)
+        told = shapes.WorkerChange(worker_id=worker_id, status=WorkerStatus.DRAINING.value)
+        return reply(told, 202)
+
+    @router.post(
+        "/workers/{worker_id}/shutdown",
+        status_code=202,
+        summary="Let a worker finish what it runs, then exit",
+        responses=answers({202: (shapes.WorkerChange, "told")}, 404),
+    )
+    async def shutdown(worker_id: str, params: NoParams) -> Response:
+        await desk.backend.shutdown_worker(worker_id)
+        told = shapes.WorkerChange(worker_id=worker_id, status=WorkerStatus.STOPPING.value)
+        return reply(told, 202)
+
+    return router

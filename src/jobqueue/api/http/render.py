@@ -1,0 +1,223 @@
+"""From domain objects to answers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from jobqueue.api.http.errors import detail
+from jobqueue.api.http.shapes import (
+    BatchAnswer,
+    CancelAnswer,
+    ComponentView,
+    EventView,
+    ItemAnswer,
+    JobPage,
+    JobView,
+    QueueView,
+    WorkerView,
+)
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import (
+    Cancellation,
+    Event,
+    Health,
+    Job,
+    Page,
+    Queue,
+    QueueStats,
+    SubmitResult,
+    SubmitStatus,
+    Worker,
+)
+from jobqueue.core.lifecycle import TERMINAL, VIEWS, Reason, State, project
+
+_ANY_JSON = msgspec.json.Decoder(Raw)
+
+
+def rfc3339(moment: float | None) -> str | None:
+    """A time as people and programs read it: UTC, milliseconds."""
+    if moment is None:
+        return None
+    text = datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def parse_states(names: Sequence[str], view: str) -> tuple[State, ...]:
+    """Read state names, which may be comma lists, in a view's own words."""
+    words = [word.strip().upper() for name in names for word in name.split(",")]
+    found: dict[State, None] = {}
+    for word in words:
+        states = [state for state, shown in VIEWS[view].items() if shown == word]
+        if not states:
+            allowed = ", ".join(dict.fromkeys(VIEWS[view].values()))
+            raise InvalidArgument("status", f"unknown state {word[:80]!r}; allowed: {allowed}")
+        found.update(dict.fromkeys(states))
+    return tuple(found)
+
+
+def _as_json(content: bytes) -> Raw | None:
+    """The bytes as JSON, looked through but not rebuilt; None if they are something else."""
+    try:
+        content.decode()
+        _ANY_JSON.decode(content)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+        return None
+    return Raw(content)
+
+
+def _show_bytes(shown: dict[str, Any], name: str, content: bytes) -> None:
+    json = _as_json(content)
+    if json is not None:
+        shown[name] = json
+    else:
+        shown[f"{name}_base64"] = base64.b64encode(content).decode("ascii")
+
+
+def job_view(job: Job, view: str, longest: int | None = None) -> JobView:
+    """Show a job; ``longest`` leaves out a payload or result of more bytes."""
+    shown: dict[str, Any] = {}
+    if longest is None or len(job.payload) <= longest:
+        _show_bytes(shown, "payload", job.payload)
+    if not job.result:
+        shown["result"] = None
+    elif longest is None or len(job.result) <= longest:
+        _show_bytes(shown, "result", job.result)
+    times = (job.created_at, job.started_at, job.completed_at)
+    return JobView(
+        job_id=job.id,
+        queue=job.queue,
+        type=job.type,
+        status=project(view, job.state, job.reason),
+        finished=job.state in TERMINAL,
+        priority=job.priority,
+        payload_bytes=len(job.payload),
+        result_bytes=None if job.result is None else len(job.result),
+        error=job.error,
+        reason=job.reason.value,
+        retry_count=job.retry_count,
+        max_retries=job.max_retries,
+        attempt=job.attempt,
+        version=job.version,
+        created_at=rfc3339(job.created_at),
+        run_at=rfc3339(job.run_at),
+        started_at=rfc3339(job.started_at),
+        completed_at=rfc3339(job.completed_at),
+        next_retry_at=rfc3339(job.next_retry_at),
+        expires_at=rfc3339(job.expires_at),
+        updated_at=rfc3339(max(moment for moment in times if moment is not None)),
+        assigned_worker=job.worker_id,
+        worker_id=job.worker_id,
+        idempotency_key=job.key,
+        labels=dict(job.labels),
+        ttl=job.ttl,
+        timeout=job.timeout,
+        cancel_requested=job.cancel_requested,
+        **shown,
+    )
+
+
+def page_view(page: Page, view: str, longest: int) -> JobPage:
+    """Show a page of jobs."""
+    return JobPage(
+        jobs=[job_view(job, view, longest) for job in page.jobs],
+        next_page_token=page.next_page_token,
+    )
+
+
+def batch_answer(results: Sequence[SubmitResult]) -> BatchAnswer:
+    """Show what became of a batch."""
+    items = [
+        ItemAnswer(
+            index=index,
+            status=result.status.value,
+            job_id=result.job_id or None,
+            error=None if result.error is None else detail(result.error),
+        )
+        for index, result in enumerate(results)
+    ]
+    count = dict.fromkeys(SubmitStatus, 0)
+    for result in results:
+        count[result.status] += 1
+    return BatchAnswer(
+        accepted=count[SubmitStatus.ACCEPTED],
+        duplicate=count[SubmitStatus.DUPLICATE],
+        refused=count[SubmitStatus.REFUSED],
+        results=items,
+    )
+
+
+def event_view(event: Event, view: str) -> EventView:
+    """Show a transition."""
+    origin = event.from_state
+    return EventView(
+        version=event.version,
+        from_status=None if origin is None else project(view, origin, None),
+        to_status=project(view, event.to_state, event.reason),
+        reason=event.reason.value,
+        at=rfc3339(event.at),
+        attempt=event.attempt,
+        worker_id=event.worker_id,
+        detail=event.detail,
+    )
+
+
+def cancel_answer(job_id: str, cancellation: Cancellation, view: str) -> CancelAnswer:
+    """Show what a cancel did."""
+    return CancelAnswer(
+        job_id=job_id,
+        status=project(view, cancellation.state, Reason.CANCELLED),
+        cancel_requested=cancellation.requested,
+        already_terminal=cancellation.already_terminal,
+    )
+
+
+def queue_view(stats: QueueStats) -> QueueView:
+    """Show a queue."""
+    queue: Queue = stats.queue
+    weights: Mapping[int, int] | None = queue.priority_weights
+    return QueueView(
+        name=queue.name,
+        paused=queue.paused,
+        max_retries=queue.max_retries,
+        ttl=queue.ttl,
+        timeout=queue.timeout,
+        capacity=queue.capacity,
+        retry_profile=queue.retry_profile,
+        priority_weights=None if weights is None else {str(p): w for p, w in weights.items()},
+        created_at=rfc3339(queue.created_at),
+        depth={state.name: stats.depth.get(state, 0) for state in State},
+        unfinished=stats.unfinished,
+        processed=stats.processed,
+        succeeded=stats.succeeded,
+        failed=stats.failed,
+        average_seconds=stats.average_seconds,
+        error_rate=stats.error_rate,
+    )
+
+
+def worker_view(worker: Worker) -> WorkerView:
+    """Show a worker."""
+    info = worker.info
+    return WorkerView(
+        worker_id=info.id,
+        status=worker.status.value,
+        hostname=info.hostname,
+        pid=info.pid,
+        version=info.version,
+        queues=list(info.queues),
+        concurrency=info.concurrency,
+        running=worker.running,
+        registered_at=rfc3339(worker.registered_at),
+        last_heartbeat=rfc3339(worker.last_seen),
+    )
+
+
+def components_view(health: Health) -> list[ComponentView]:
+    """Show the parts of the system."""
+    return [ComponentView(name=c.name, ok=c.ok, detail=c.detail) for c in health.components]

@@ -1,0 +1,48 @@
+"""What the HTTP face can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from jobqueue.core.errors import InvalidArgument
+
+KIB = 1024
+MIB = 1024 * KIB
+# The vocabularies of DESIGN's projections that speak HTTP; `taskqueue` is gRPC only.
+VIEWS = ("canonical", "scheduler", "producer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """Limits and choices of the HTTP face. Sizes are bytes, times are seconds."""
+
+    max_payload_bytes: int = MIB
+    max_batch_jobs: int = 10_000
+    max_batch_bytes: int = 16 * MIB
+    max_buffered_bytes: int = 256 * MIB  # request bodies held in memory, all requests together
+    max_in_flight: int = 512  # requests being answered, probes not counted
+    max_connections: int = 1024
+    max_listed_payload_bytes: int = 16 * KIB  # a longer payload or result is left out of lists
+    view: str = "canonical"
+    request_timeout: float = 30.0
+    head_timeout: float = 10.0  # to send the request line and headers
+    keep_alive: float = 15.0  # an idle connection is closed after this
+    max_wait: float = 30.0  # longest long poll
+    stream_timeout: float = 600.0  # longest event stream
+    stream_heartbeat: float = 15.0  # a comment keeps idle streams open through proxies
+    # Renders the metrics as (body, content type); None: there is no /metrics.
+    metrics: Callable[[], Awaitable[tuple[bytes, str]]] | None = None
+    # Whether requests should be sent here; None: what the backend's health says.
+    ready: Callable[[], Awaitable[bool]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.view not in VIEWS:
+            raise InvalidArgument(
+                "http.view", f"unknown view {self.view!r}; allowed: {', '.join(VIEWS)}"
+            )
+
+    @property
+    def max_body_bytes(self) -> int:
+        """A request for one job: its payload, and room for every other field."""
+        return self.max_payload_bytes + 64 * KIB

@@ -1,0 +1,105 @@
+"""Routes for those who watch the server: probes, metrics, status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from fastapi import APIRouter
+from starlette.responses import PlainTextResponse, Response
+
+from jobqueue.api.http import render, shapes
+from jobqueue.api.http.desk import Desk, reply
+from jobqueue.api.http.errors import answer, detail
+from jobqueue.api.http.openapi import answers
+from jobqueue.api.http.params import NoParams
+from jobqueue.core.errors import JobQueueError, NotFound, Unavailable
+
+_HEALTH_TIMEOUT = 5.0
+
+
+def system_routes(desk: Desk) -> APIRouter:
+    """Probes, metrics and status."""
+    router = APIRouter(tags=["system"])
+
+    @router.get(
+        "/healthz",
+        summary="Whether the process is alive; asks nothing else",
+        responses={200: {"description": "alive", "content": {"text/plain": {}}}},
+        response_class=PlainTextResponse,
+    )
+    async def alive() -> Response:
+        return PlainTextResponse("ok\n")
+
+    @router.get(
+        "/readyz",
+        summary="Whether the server can do its work; names the part that cannot",
+        responses=answers(
+            {
+                200: (shapes.Ready, "ready"),
+                503: (shapes.Ready, "not ready; `error` says what fails"),
+            }
+        ),
+    )
+    async def ready() -> Response:
+        ok, components = await _readiness(desk)
+        if ok:
+            return reply(shapes.Ready(ok=True, components=components))
+        failing = [part for part in components if not part.ok]
+        parts = "; ".join(f"{part.name}: {part.detail or 'not ok'}" for part in failing)
+        error = Unavailable(f"not ready: {parts}")
+        return answer(error, shapes.Ready(ok=False, components=components, error=detail(error)))
+
+    @router.get(
+        "/metrics",
+        summary="Metrics in the Prometheus text format",
+        responses={200: {"description": "metrics", "content": {"text/plain": {}}}},
+        response_class=PlainTextResponse,
+    )
+    async def metrics() -> Response:
+        if desk.settings.metrics is None:
+            raise NotFound("metrics are not enabled on this server")
+        body, content_type = await desk.settings.metrics()
+        return Response(body, headers={"Content-Type": content_type})
+
+    @router.get(
+        "/status",
+        summary="The system at a glance: its parts, queues and workers",
+        responses=answers({200: (shapes.StatusView, "the system, well or not")}, 503),
+    )
+    async def status(params: NoParams) -> Response:
+        health = await desk.backend.health()
+        queues = await desk.backend.list_queues()
+        workers = await desk.backend.list_workers()
+        return reply(
+            shapes.StatusView(
+                ok=health.ok,
+                version=health.version,
+                components=render.components_view(health),
+                queues=[render.queue_view(stats) for stats in queues],
+                workers=dict(Counter(worker.status.value for worker in workers)),
+            )
+        )
+
+    return router
+
+
+async def _readiness(desk: Desk) -> tuple[bool, list[shapes.ComponentView]]:
+    """Never raises: the answer to a failure is 'not ready'."""
+    if desk.draining.is_set():
+        return False, [_failing("server", "shutting down")]
+    try:
+        async with asyncio.timeout(_HEALTH_TIMEOUT):
+            if desk.settings.ready is not None:
+                ok = await desk.settings.ready()
+                return ok, [] if ok else [_failing("server", "says that it is not ready")]
+            health = await desk.backend.health()
+    except TimeoutError:
+        return False, [_failing("backend", f"no answer within {_HEALTH_TIMEOUT:g} s")]
+    except JobQueueError as error:
+        return False, [_failing("backend", error.message)]
+    return health.ok, render.components_view(health)
+
+
+def _failing(name: str, why: str) -> shapes.ComponentView:
+    return shapes.ComponentView(name=name, ok=False, detail=why)
