@@ -1,0 +1,35 @@
+"""A distributed job queue that starts in one process and grows to many."""
+
+from jobqueue._version import __version__
+from jobqueue.client.app import JobQueue
+from jobqueue.client.handle import JobHandle
+from jobqueue.client.tasks import Task
+from jobqueue.core.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    JobFailed,
+    JobQueueError,
+    QueueFull,
+)
+from jobqueue.core.job import Job, Queue
+from jobqueue.core.lifecycle import State
+from jobqueue.worker.context import Context
+from jobqueue.worker.outcomes import Abort, RetryLater
+
+__all__ = [
+    "Abort",
+    "Context",
+    "DeadlineExceeded",
+    "InvalidArgument",
+    "Job",
+    "JobFailed",
+    "JobHandle",
+    "JobQueue",
+    "JobQueueError",
+    "Queue",
+    "QueueFull",
+    "RetryLater",
+    "State",
+    "Task",
+    "__version__",
+]

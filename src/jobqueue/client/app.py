@@ -1,0 +1,252 @@
+"""``JobQueue``: what a user of the package builds on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import msgspec
+
+from jobqueue.client.handle import JobHandle, Port, decode_json
+from jobqueue.client.home import Home
+from jobqueue.client.inline import InlineBackend, InlineBlock
+from jobqueue.client.operator import Operator
+from jobqueue.client.options import NO_OPTIONS, Seconds, seconds, submit_options
+from jobqueue.client.sender import Sender
+from jobqueue.client.sync import Bridge, SyncQueue
+from jobqueue.client.tasks import Submitting, Task, TaskDecorator
+from jobqueue.client.working import WorkerBlock, run_worker, work
+from jobqueue.core.api import Backend
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.ids import parse_job_id
+from jobqueue.core.job import DEFAULT_QUEUE, Job, Queue
+from jobqueue.core.store import Rules
+from jobqueue.engine.admission import check_queue, check_spec
+from jobqueue.redaction import redact
+from jobqueue.topology.connect import create_backend, parse_url
+from jobqueue.worker.registry import Registry, TaskDefinition, TaskOptions
+
+if TYPE_CHECKING:
+    from jobqueue.engine.settings import EngineSettings
+
+R = TypeVar("R")
+
+_SOME_PAYLOAD = b"{}"
+
+
+class JobQueue:
+    """Tasks, and the queue that their jobs go through.
+
+    ``url`` says where the queue is: ``sqlite:///jobs.db``, ``memory://`` or
+    ``grpc://host:50051``. Nothing is opened here; the first call does it, and
+    ``async with app:`` or ``await app.close()`` closes it (the end of its event loop does, too).
+
+    ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` hold for tasks that do not
+    say otherwise. ``queues`` declares queues beside those that tasks name; in a store opened
+    directly they are created. ``settings`` and ``rules`` are the engine's, where it runs in this
+    process.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        max_retries: int | None = None,
+        timeout: Seconds | None = None,
+        priority: int = 0,
+        ttl: Seconds | None = None,
+        queues: Iterable[Queue | str] = (),
+        settings: EngineSettings | None = None,
+        rules: Rules | None = None,
+    ) -> None:
+        scheme = parse_url(url).scheme
+        self.url = url
+        self.registry = Registry()
+        self._settings = settings
+        self._rules = rules
+        self._tasks: dict[str, Task[Any, Any]] = {}
+        self._inline: list[InlineBackend] = []
+        self._queues = {q.name: q for q in map(_as_queue, queues)}
+        self.home = Home(self._create_backend, self._prepare)
+        self._sender = Sender(
+            self.home, self._port, self._declared, creates_queues=scheme != "grpc"
+        )
+        self._bridge = Bridge(self)
+        self.operator = Operator(self.home)
+        self.task = TaskDecorator(
+            self,
+            TaskOptions(
+                queue=queue,
+                max_retries=max_retries,
+                timeout=seconds("timeout", timeout),
+                priority=priority,
+                ttl=seconds("ttl", ttl),
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return f"<JobQueue {redact(self.url)}>"
+
+    # -- tasks and jobs --------------------------------------------------------------------
+
+    def add_task(self, definition: TaskDefinition, *, default: bool = False) -> Task[Any, Any]:
+        """Register a task made elsewhere; ``@app.task`` does it for functions."""
+        try:
+            check_spec(
+                NO_OPTIONS.spec(_SOME_PAYLOAD, definition.name, definition.options),
+                len(_SOME_PAYLOAD),
+            )
+        except InvalidArgument as error:
+            raise InvalidArgument(f"task {definition.name!r}", error.message) from None
+        self.registry.add(definition, default=default)
+        task: Task[Any, Any] = Task(definition, self._sender)
+        self._tasks[definition.name] = task
+        return task
+
+    async def submit(
+        self,
+        type: str,
+        payload: Any = None,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        max_retries: int | None = None,
+        timeout: Seconds | None = None,
+        ttl: Seconds | None = None,
+        delay: Seconds | None = None,
+        run_at: datetime | float | None = None,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> JobHandle[Any]:
+        """Submit a job of a task that lives elsewhere. ``payload``: any JSON value, or bytes.
+
+        An object is the task's arguments by name. Of a task of this app prefer ``task.submit``,
+        which checks them.
+        """
+        options = submit_options(
+            queue=queue,
+            priority=priority,
+            max_retries=max_retries,
+            timeout=timeout,
+            ttl=ttl,
+            delay=delay,
+            run_at=run_at,
+            key=key,
+            labels=labels,
+        )
+        known = self._tasks.get(type)
+        defaults = TaskOptions() if known is None else known.definition.options
+        spec = options.spec(_encode(payload), type, defaults)
+        return await self._sender.send(spec, self._decode)
+
+    @overload
+    def job(self, job_id: str) -> JobHandle[Any]: ...
+    @overload
+    def job(self, job_id: str, task: Task[Any, Callable[..., Submitting[R]]]) -> JobHandle[R]: ...
+    def job(self, job_id: str, task: Task[Any, Any] | None = None) -> JobHandle[Any]:
+        """A handle on a job submitted earlier, here or elsewhere; ``task`` types its result."""
+        decode = self._decode if task is None else task.decode
+        return JobHandle(self._port(), parse_job_id(job_id), decode)
+
+    # -- other ways to use it --------------------------------------------------------------
+
+    def sync(self) -> SyncQueue:
+        """The blocking client: ``with app.sync() as q: q.submit(send, "a@b.c").result()``."""
+        return SyncQueue(self._bridge, self)
+
+    def inline(self) -> InlineBlock:
+        """For tests: ``with app.inline() as jobs:`` runs what is submitted in it at once."""
+        return InlineBlock(self.registry, self._inline)
+
+    def worker(
+        self, queues: Iterable[str] | None = None, concurrency: int | None = None
+    ) -> WorkerBlock:
+        """Execute jobs in the background: ``async with app.worker(): ...``, then drain."""
+        return WorkerBlock(self.home, self.registry, self.worker_queues(queues), concurrency)
+
+    async def work(
+        self,
+        queues: Iterable[str] | None = None,
+        concurrency: int | None = None,
+        *,
+        signals: bool = False,
+    ) -> None:
+        """Execute jobs until cancelled (or, with ``signals``, until SIGTERM or SIGINT), then drain.
+
+        ``queues``: those that the tasks declare, unless given.
+        """
+        await work(self.worker(queues, concurrency), signals=signals)
+
+    def run_worker(
+        self, queues: Iterable[str] | None = None, concurrency: int | None = None
+    ) -> None:
+        """Execute jobs in this process until SIGTERM or SIGINT, then drain. Blocks."""
+        run_worker(self.worker(queues, concurrency), self.close)
+
+    # -- its life --------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the store or the connection now rather than at the first call."""
+        await self.home.open()
+
+    async def close(self) -> None:
+        """Close what was opened. The next call opens it again."""
+        await self.home.close()
+
+    async def __aenter__(self) -> JobQueue:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def inlined(self) -> bool:
+        """Whether jobs run inline now."""
+        return bool(self._inline)
+
+    def worker_queues(self, queues: Iterable[str] | None = None) -> tuple[str, ...]:
+        """The queues a worker of this app serves: those given, or those its tasks declare."""
+        if isinstance(queues, str):
+            raise InvalidArgument("queues", f"expected a list of names, like [{queues!r}]")
+        return self.registry.queues() if queues is None else tuple(queues)
+
+    def _port(self) -> Port:
+        return self._inline[-1] if self._inline else self.home
+
+    def _create_backend(self) -> Backend:
+        return create_backend(self.url, settings=self._settings, rules=self._rules)
+
+    async def _prepare(self, backend: Backend) -> None:
+        await self._sender.prepare(backend)
+
+    def _declared(self) -> dict[str, Queue]:
+        names = {task.definition.options.queue for task in self._tasks.values()}
+        return {name: Queue(name=name) for name in names} | self._queues
+
+    def _decode(self, job: Job) -> Any:
+        task = self._tasks.get(job.type)
+        return decode_json(job) if task is None else task.decode(job)
+
+
+def _as_queue(queue: Queue | str) -> Queue:
+    made = Queue(name=queue) if isinstance(queue, str) else queue
+    check_queue(made)
+    return made
+
+
+def _encode(payload: Any) -> bytes:
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    try:
+        return msgspec.json.encode(payload)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument("payload", f"cannot be written as JSON: {error}") from error

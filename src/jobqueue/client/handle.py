@@ -1,0 +1,121 @@
+"""A submitted job, as its submitter holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from jobqueue.core.api import ClientApi
+from jobqueue.core.errors import DeadlineExceeded, JobFailed
+from jobqueue.core.job import Cancellation, Event, Job
+from jobqueue.core.lifecycle import TERMINAL, State
+
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+_LONGEST_WAIT = 60.0  # one call to the backend; a longer wait is made of several
+_SHORTEST_TURN = 0.05  # between calls, should a backend answer before its time is up
+
+
+class Served(ClientApi, Protocol):
+    """What a handle needs of a backend."""
+
+    async def retry(self, job_id: str) -> Job:
+        """Send a FAILED or DEAD_LETTERED job back to PENDING."""
+        ...
+
+
+class Port(Protocol):
+    """The way to the backend: the app's home, or its inline mode."""
+
+    async def call(self, op: Callable[[Served], Awaitable[T]]) -> T:
+        """Run ``op`` with the backend."""
+        ...
+
+    def iterate(self, op: Callable[[Served], AsyncIterator[T]]) -> AsyncIterator[T]:
+        """Iterate over what ``op`` gives."""
+        ...
+
+
+class JobHandle(Generic[R_co]):
+    """A job: ask for its state, wait for its result, cancel it."""
+
+    __slots__ = ("_decode", "_port", "created", "id")
+
+    def __init__(
+        self, port: Port, job_id: str, decode: Callable[[Job], Any], *, created: bool = True
+    ) -> None:
+        self.id = job_id
+        #: False if an earlier submit with the same idempotency key had made the job already.
+        self.created = created
+        self._port = port
+        self._decode = decode
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id}>"
+
+    async def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job's end and return what its handler returned.
+
+        Raises JobFailed if the job ended without a result, DeadlineExceeded when ``timeout``
+        seconds have passed before its end (the job goes on).
+        """
+        job = await self._end(timeout)
+        if job.state is State.DONE:
+            decoded: R_co = self._decode(job)
+            return decoded
+        raise JobFailed(job.id, job.reason.value, job.error)
+
+    async def status(self) -> Job:
+        """The job's record as it is now."""
+        return await self._port.call(lambda backend: backend.get(self.id))
+
+    async def cancel(self) -> Cancellation:
+        """Cancel the job: at once if it is not running, else its worker is asked to stop."""
+        return await self._port.call(lambda backend: backend.cancel(self.id))
+
+    async def retry(self) -> Job:
+        """Send a job that failed back to its queue, with its retries counted anew."""
+        return await self._port.call(lambda backend: backend.retry(self.id))
+
+    async def history(self) -> list[Event]:
+        """The job's transitions so far."""
+        return await self._port.call(lambda backend: backend.history(self.id))
+
+    def events(self) -> AsyncIterator[Event]:
+        """The job's transitions, past ones first, then as they happen, until its end."""
+        return self._port.iterate(lambda backend: backend.watch(self.id))
+
+    async def _wait(self, seconds: float) -> Job:
+        return await self._port.call(lambda backend: backend.wait(self.id, seconds))
+
+    async def _end(self, timeout: float | None) -> Job:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            asked_at = time.monotonic()
+            left = None if deadline is None else max(0.0, deadline - asked_at)
+            turn = _LONGEST_WAIT if left is None else min(left, _LONGEST_WAIT)
+            job = await self._wait(turn)
+            if job.state in TERMINAL:
+                return job
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise DeadlineExceeded(
+                    f"job {self.id} is {job.state.name} after {timeout:g} s; it goes on"
+                )
+            if now - asked_at < min(turn, _SHORTEST_TURN):
+                await asyncio.sleep(_SHORTEST_TURN)
+
+
+def decode_json(job: Job) -> Any:
+    """Read the result of a task that is defined elsewhere: JSON, or else the bytes."""
+    if job.result is None:
+        return None
+    try:
+        return msgspec.json.decode(job.result)
+    except msgspec.DecodeError:
+        return job.result

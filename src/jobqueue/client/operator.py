@@ -1,0 +1,75 @@
+"""What operators do, for scripts: ``await app.operator.list_queues()``."""
+
+from __future__ import annotations
+
+from jobqueue.client.home import Home
+from jobqueue.core.job import Health, Job, JobQuery, Page, Queue, QueueStats, Worker
+from jobqueue.core.lifecycle import State
+
+
+class Operator:
+    """Queues, workers, dead letters. Needs the store or a server: not served in inline mode."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    async def create_queue(self, queue: Queue) -> Queue:
+        """Create a queue; AlreadyExists if the name is taken."""
+        return await self._home.call(lambda backend: backend.create_queue(queue))
+
+    async def delete_queue(self, name: str, *, force: bool = False) -> int:
+        """Delete an empty queue; by force, dead-letter its unfinished jobs (returns how many)."""
+        return await self._home.call(lambda backend: backend.delete_queue(name, force=force))
+
+    async def pause_queue(self, name: str) -> None:
+        """Hand out no more of its jobs."""
+        await self._home.call(lambda backend: backend.pause_queue(name))
+
+    async def resume_queue(self, name: str) -> None:
+        """Hand out its jobs again."""
+        await self._home.call(lambda backend: backend.resume_queue(name))
+
+    async def queue_stats(self, name: str) -> QueueStats:
+        """Figures of one queue."""
+        return await self._home.call(lambda backend: backend.queue_stats(name))
+
+    async def list_queues(self) -> list[QueueStats]:
+        """Figures of all queues, by name."""
+        return await self._home.call(lambda backend: backend.list_queues())
+
+    async def list_workers(self) -> list[Worker]:
+        """Every worker known."""
+        return await self._home.call(lambda backend: backend.list_workers())
+
+    async def drain_worker(self, worker_id: str) -> None:
+        """The worker finishes what it runs and gets no more."""
+        await self._home.call(lambda backend: backend.drain_worker(worker_id))
+
+    async def shutdown_worker(self, worker_id: str) -> None:
+        """The worker drains, then exits."""
+        await self._home.call(lambda backend: backend.shutdown_worker(worker_id))
+
+    async def list_jobs(self, query: JobQuery | None = None) -> Page:
+        """List jobs, newest first."""
+        wanted = query or JobQuery()
+        return await self._home.call(lambda backend: backend.list_jobs(wanted))
+
+    async def dead_letters(
+        self, queue: str | None = None, *, limit: int = 20, page_token: str = ""
+    ) -> Page:
+        """List the jobs that were given up, newest first."""
+        return await self.list_jobs(
+            JobQuery(queue=queue, states=(State.DEAD_LETTERED,), limit=limit, page_token=page_token)
+        )
+
+    async def retry(self, job_id: str) -> Job:
+        """Send a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
+        return await self._home.call(lambda backend: backend.retry(job_id))
+
+    async def delete_job(self, job_id: str) -> None:
+        """Remove a terminal job for good."""
+        await self._home.call(lambda backend: backend.delete_job(job_id))
+
+    async def health(self) -> Health:
+        """Whether the system can do its work."""
+        return await self._home.call(lambda backend: backend.health())

@@ -1,0 +1,115 @@
+"""What a caller may say about a job beside its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import NO_LABELS, JobSpec
+from jobqueue.worker.registry import TaskOptions
+
+Seconds = float | timedelta
+"""A length of time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitOptions:
+    """Overrides of a task's options. ``None``: what the task says, or else the queue."""
+
+    queue: str | None = None
+    priority: int | None = None
+    max_retries: int | None = None
+    timeout: float | None = None
+    ttl: float | None = None
+    delay: float | None = None
+    run_at: float | None = None
+    key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
+
+    def over(self, earlier: SubmitOptions) -> SubmitOptions:
+        """These options where they say something, and the earlier ones where not."""
+        said = {
+            name: value
+            for name in self.__slots__
+            if (value := getattr(self, name)) is not None and name != "labels"
+        }
+        if "delay" in said and "run_at" not in said:
+            said["run_at"] = None
+        if "run_at" in said and "delay" not in said:
+            said["delay"] = None
+        return replace(earlier, labels={**earlier.labels, **self.labels}, **said)
+
+    def spec(self, payload: bytes, name: str, task: TaskOptions) -> JobSpec:
+        """The job to ask for."""
+        return JobSpec(
+            payload=payload,
+            queue=task.queue if self.queue is None else self.queue,
+            type=name,
+            priority=task.priority if self.priority is None else self.priority,
+            max_retries=task.max_retries if self.max_retries is None else self.max_retries,
+            ttl=task.ttl if self.ttl is None else self.ttl,
+            delay=self.delay,
+            run_at=self.run_at,
+            timeout=task.timeout if self.timeout is None else self.timeout,
+            key=self.key,
+            labels=self.labels,
+        )
+
+
+NO_OPTIONS = SubmitOptions()
+
+
+def submit_options(
+    *,
+    queue: str | None = None,
+    priority: int | None = None,
+    max_retries: int | None = None,
+    timeout: Seconds | None = None,
+    ttl: Seconds | None = None,
+    delay: Seconds | None = None,
+    run_at: datetime | float | None = None,
+    key: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> SubmitOptions:
+    """Read options as callers write them."""
+    if delay is not None and run_at is not None:
+        raise InvalidArgument("delay", "give delay or run_at, not both")
+    return SubmitOptions(
+        queue=queue,
+        priority=priority,
+        max_retries=max_retries,
+        timeout=seconds("timeout", timeout),
+        ttl=seconds("ttl", ttl),
+        delay=seconds("delay", delay),
+        run_at=moment("run_at", run_at),
+        key=key,
+        labels=NO_LABELS if labels is None else dict(labels),
+    )
+
+
+def seconds(name: str, value: Seconds | None) -> float | None:
+    """A length of time as seconds."""
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidArgument(name, f"expected seconds or a timedelta, got {value!r}")
+    return float(value)
+
+
+def moment(name: str, value: datetime | float | None) -> float | None:
+    """A point in time as seconds since the epoch."""
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidArgument(
+                name, "a datetime needs a time zone, like datetime.now(UTC) + timedelta(hours=1)"
+            )
+        return value.timestamp()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidArgument(name, f"expected a datetime or epoch seconds, got {value!r}")
+    return float(value)

@@ -1,0 +1,270 @@
+"""The blocking client, for Django, Flask and scripts: one bridge to an event loop in a thread.
+
+Nothing is written twice: every call runs the asynchronous one over there and waits for it here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import concurrent.futures.thread  # before our exit hook below: hooks run last to first
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from jobqueue.client.handle import JobHandle
+from jobqueue.client.inline import in_handler
+from jobqueue.client.tasks import Submitting, Task
+from jobqueue.core.errors import Conflict, OutcomeUnknown, Unavailable
+from jobqueue.core.job import Cancellation, Event, Job
+
+if TYPE_CHECKING:
+    from jobqueue.client.app import JobQueue
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+_JOIN_TIMEOUT = 10.0
+
+
+class LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="jobqueue-sync", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(self._cancel_rest())
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.close()
+
+    async def _cancel_rest(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    def stop(self) -> None:
+        """End the loop, and with it what still runs on it."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(_JOIN_TIMEOUT)
+
+
+class Bridge:
+    """Runs an app's coroutines from plain threads. One per app; its thread starts when needed."""
+
+    def __init__(self, app: JobQueue) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._users = 0
+        _BRIDGES.add(self)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine where the app lives, and wait for it in this thread."""
+        inlined = self._app.inlined
+        if _loop_runs_here():
+            if inlined and in_handler.get():
+                return _run_beside(coroutine)
+            coroutine.close()
+            raise Conflict(
+                "this is the blocking client, and an event loop is running in this thread: "
+                "use `await task.submit(...)` and `await job.result()` here"
+            )
+        if inlined:
+            return asyncio.run(coroutine)
+        future = self._schedule(coroutine)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise OutcomeUnknown("the app was closed while the call was under way") from None
+        except BaseException:
+            future.cancel()  # the caller was interrupted; nothing happens if it has ended
+            raise
+
+    def enter(self) -> None:
+        """One more ``with`` block uses the bridge."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """A ``with`` block ends; the last one closes what the bridge has opened."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self.close()
+
+    def close(self) -> None:
+        """End the thread; the backend that lives on it is stopped with its loop."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
+
+    def after_fork(self) -> None:
+        """In a forked child there is no thread, and no ``with`` block to end."""
+        self._lock = threading.Lock()
+        self._thread = None
+
+    def _schedule(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        # Under the lock that ``close`` takes: what is scheduled here comes before the loop's end.
+        with self._lock:
+            loop = self._app.home.loop
+            if loop is None:
+                if self._thread is None:
+                    self._thread = LoopThread()
+                loop = self._thread.loop
+            try:
+                return asyncio.run_coroutine_threadsafe(coroutine, loop)
+            except RuntimeError:
+                coroutine.close()
+                raise Unavailable("the app was closed; nothing was sent") from None
+
+
+class SyncJob(Generic[R_co]):
+    """A JobHandle whose calls block."""
+
+    def __init__(self, bridge: Bridge, handle: JobHandle[R_co]) -> None:
+        self._bridge = bridge
+        self._handle = handle
+
+    def __repr__(self) -> str:
+        return f"<SyncJob {self.id}>"
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._handle.id
+
+    @property
+    def created(self) -> bool:
+        """False if an earlier submit with the same key had made the job already."""
+        return self._handle.created
+
+    def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job's end and return what its handler returned."""
+        return self._bridge.run(self._handle.result(timeout))
+
+    def status(self) -> Job:
+        """The job's record as it is now."""
+        return self._bridge.run(self._handle.status())
+
+    def cancel(self) -> Cancellation:
+        """Cancel the job."""
+        return self._bridge.run(self._handle.cancel())
+
+    def retry(self) -> Job:
+        """Send a job that failed back to its queue."""
+        return self._bridge.run(self._handle.retry())
+
+    def events(self) -> Iterator[Event]:
+        """The job's transitions, past ones first, then as they happen, until its end."""
+        events = self._handle.events()
+
+        async def step() -> Event | None:
+            return await anext(events, None)
+
+        try:
+            while (event := self._bridge.run(step())) is not None:
+                yield event
+        finally:
+            if isinstance(events, AsyncGenerator):
+                self._bridge.run(events.aclose())
+
+
+class SyncQueue:
+    """The blocking side of an app. Safe to share between threads.
+
+    ``with app.sync() as q:`` closes what it has opened when the last such block ends. A web
+    application keeps one ``q = app.sync()`` for its life; that is closed when the process exits.
+    """
+
+    def __init__(self, bridge: Bridge, app: JobQueue) -> None:
+        self._bridge = bridge
+        self._app = app
+
+    def submit(
+        self, task: Task[Any, Callable[P, Submitting[R]]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> SyncJob[R]:
+        """Submit a call of a task: ``q.submit(send, "a@b.c", "hello")``."""
+        return SyncJob(self._bridge, self.run(task.submit(*args, **kwargs)))
+
+    def submit_many(
+        self, task: Task[Any, Callable[..., Submitting[R]]], calls: Iterable[tuple[Any, ...]]
+    ) -> list[SyncJob[R]]:
+        """Submit many calls of a task, each given as a tuple of arguments."""
+        handles = self.run(task.submit_many(calls))
+        return [SyncJob(self._bridge, handle) for handle in handles]
+
+    def job(self, job_id: str) -> SyncJob[Any]:
+        """A handle on a job submitted earlier."""
+        return SyncJob(self._bridge, self._app.job(job_id))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for any coroutine of the app: ``q.run(app.operator.list_queues())``."""
+        return self._bridge.run(coroutine)
+
+    def close(self) -> None:
+        """Close what the blocking side has opened."""
+        self._bridge.close()
+
+    def __enter__(self) -> SyncQueue:
+        self._bridge.enter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bridge.leave()
+
+
+def _loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _run_beside(coroutine: Coroutine[Any, Any, T]) -> T:
+    """A handler that runs inline, on its caller's loop, uses the blocking client itself."""
+    with concurrent.futures.ThreadPoolExecutor(1, "jobqueue-inline") as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
+_BRIDGES: weakref.WeakSet[Bridge] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for bridge in list(_BRIDGES):
+        bridge.close()
+
+
+def _after_fork() -> None:
+    for bridge in list(_BRIDGES):
+        bridge.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+# Earlier than atexit where that exists: thread pools cannot be used any more when atexit runs,
+# and a store may need one to close.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)

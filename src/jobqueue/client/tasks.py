@@ -1,0 +1,259 @@
+"""Tasks: functions whose calls can be submitted as jobs, typed by the function's own signature."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    TypeVarTuple,
+    cast,
+    overload,
+)
+
+from jobqueue.client.handle import JobHandle
+from jobqueue.client.options import NO_OPTIONS, Seconds, SubmitOptions, seconds, submit_options
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import Job
+from jobqueue.worker.context import Context
+from jobqueue.worker.registry import TaskDefinition, TaskOptions, define
+from jobqueue.worker.task import ExecutorName
+
+if TYPE_CHECKING:
+    from jobqueue.client.sender import Sender
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
+S_co = TypeVar("S_co", bound=Callable[..., Any], covariant=True)
+
+Coro: TypeAlias = Coroutine[Any, Any, R]
+Submitting: TypeAlias = Coroutine[Any, Any, JobHandle[R]]
+
+
+class Task(Generic[F_co, S_co]):
+    """A function that can be called as it is, or submitted as a job.
+
+    ``F`` is the function's type, ``S`` that of ``submit``: the same parameters without the
+    Context, and a JobHandle of what the function returns.
+    """
+
+    def __init__(
+        self,
+        definition: TaskDefinition,
+        sender: Sender,
+        overrides: SubmitOptions = NO_OPTIONS,
+    ) -> None:
+        self.definition = definition
+        self._sender = sender
+        self._overrides = overrides
+        # ``__wrapped__`` leads a process pool, which finds handlers by import, to the function.
+        functools.update_wrapper(self, definition.fn)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name!r} on queue {self.definition.options.queue!r}>"
+
+    @property
+    def name(self) -> str:
+        """The type that the task's jobs carry."""
+        return self.definition.name
+
+    @property
+    def __call__(self) -> F_co:
+        """Call the function here and now, as if it were not a task."""
+        return cast("F_co", self.definition.fn)
+
+    @property
+    def submit(self) -> S_co:
+        """Submit a call: ``await task.submit(*args)``. Durable, where the store is, on return."""
+        return cast("S_co", self._submit)
+
+    async def submit_many(
+        self: Task[Any, Callable[..., Submitting[R]]], calls: Iterable[tuple[Any, ...]]
+    ) -> list[JobHandle[R]]:
+        """Submit many calls, each given as a tuple of arguments; a handle each, in order.
+
+        All arguments are checked before the first job is sent. Raises BatchRefused if the queue
+        refused some of them.
+        """
+        if self._overrides.key is not None:
+            raise InvalidArgument("key", "one key stands for one job; submit them one by one")
+        specs = []
+        for index, args in enumerate(calls):
+            if not isinstance(args, tuple):
+                raise InvalidArgument(
+                    f"calls[{index}]", f"expected a tuple of arguments, got {args!r:.80}"
+                )
+            try:
+                specs.append(self._spec(args, {}))
+            except InvalidArgument as error:
+                raise InvalidArgument(f"calls[{index}]", error.message) from error
+        return await self._sender.send_many(specs, self._decode)
+
+    def options(
+        self,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        max_retries: int | None = None,
+        timeout: Seconds | None = None,
+        ttl: Seconds | None = None,
+        delay: Seconds | None = None,
+        run_at: datetime | float | None = None,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Task[F_co, S_co]:
+        """This task with other options for what is submitted through it."""
+        said = submit_options(
+            queue=queue,
+            priority=priority,
+            max_retries=max_retries,
+            timeout=timeout,
+            ttl=ttl,
+            delay=delay,
+            run_at=run_at,
+            key=key,
+            labels=labels,
+        )
+        return Task(self.definition, self._sender, said.over(self._overrides))
+
+    def decode(self, job: Job) -> Any:
+        """Read a job's result by the function's return annotation."""
+        return self._decode(job)
+
+    async def _submit(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        return await self._sender.send(self._spec(args, kwargs), self._decode)
+
+    def _spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        definition = self.definition
+        payload = definition.encode(args, kwargs)
+        return self._overrides.spec(payload, definition.name, definition.options)
+
+    def _decode(self, job: Job) -> Any:
+        return self.definition.decode_result(job.result)
+
+
+class Defines(Protocol):
+    """Where a decorator puts the tasks it makes."""
+
+    def add_task(self, definition: TaskDefinition, *, default: bool) -> Task[Any, Any]:
+        """Register a task."""
+        ...
+
+
+class _Unknown:
+    """Accepted only by parameters that accept anything: Any, object, or no annotation."""
+
+
+class TaskDecorator:
+    """``@app.task`` or ``@app.task(queue="mail", ...)``, on ``async def`` and ``def`` alike.
+
+    Called with options it gives a decorator with these options, which can be kept and used many
+    times. A parameter annotated ``Context`` is filled in by the worker and is not an argument of
+    ``submit``; put it first or last.
+    """
+
+    def __init__(
+        self,
+        app: Defines,
+        options: TaskOptions,
+        name: str | None = None,
+        default: bool = False,
+    ) -> None:
+        self._app = app
+        self._options = options
+        self._name = name
+        self._default = default
+
+    # For type checkers, in order: parameters that accept anything cannot be told from a Context,
+    # so the task is left untyped; Context first; Context last (arguments by position only); none.
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[_Unknown, P], Any], /
+    ) -> Task[Callable[..., Any], Callable[..., Submitting[Any]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[*Ts, _Unknown], Any], /
+    ) -> Task[Callable[..., Any], Callable[..., Submitting[Any]]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, P], Coro[R]], /
+    ) -> Task[Callable[Concatenate[Context, P], Coro[R]], Callable[P, Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Context, P], R], /
+    ) -> Task[Callable[Concatenate[Context, P], R], Callable[P, Submitting[R]]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[[*Ts, Context], Coro[R]], /
+    ) -> Task[Callable[..., Coro[R]], Callable[[*Ts], Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[*Ts, Context], R], /
+    ) -> Task[Callable[..., R], Callable[[*Ts], Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[P, Coro[R]], /
+    ) -> Task[Callable[P, Coro[R]], Callable[P, Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[P, R], /
+    ) -> Task[Callable[P, R], Callable[P, Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_retries: int | None = None,
+        timeout: Seconds | None = None,
+        priority: int | None = None,
+        ttl: Seconds | None = None,
+        executor: ExecutorName | None = None,
+        default: bool = False,
+    ) -> TaskDecorator: ...
+
+    def __call__(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        default: bool = False,
+        **said: Any,
+    ) -> Any:
+        if fn is None:
+            options = _with(self._options, said)
+            return TaskDecorator(self._app, options, name or self._name, default or self._default)
+        if isinstance(fn, Task):
+            raise InvalidArgument(f"task {fn.name!r}", "is a task already")
+        if not callable(fn):
+            raise InvalidArgument(
+                "task", f"expected a function, got {fn!r:.80}; options are given by name"
+            )
+        definition = define(fn, name=self._name, options=self._options)
+        return self._app.add_task(definition, default=self._default)
+
+
+def _with(options: TaskOptions, said: Mapping[str, Any]) -> TaskOptions:
+    known = set(TaskOptions.__slots__)
+    if unknown := sorted(said.keys() - known):
+        raise InvalidArgument(
+            unknown[0], f"is not an option of a task; allowed: {', '.join(sorted(known))}"
+        )
+    changes = {name: value for name, value in said.items() if value is not None}
+    for name in ("timeout", "ttl"):
+        if name in changes:
+            changes[name] = seconds(name, changes[name])
+    return replace(options, **changes)

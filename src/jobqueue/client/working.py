@@ -1,0 +1,119 @@
+"""Running a worker inside the user's own program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from jobqueue._version import __version__
+from jobqueue.client.home import Home
+from jobqueue.core.api import Backend
+from jobqueue.core.errors import Conflict
+from jobqueue.worker.registry import Registry
+from jobqueue.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from jobqueue.worker.runtime import WorkerRuntime
+
+DEFAULT_CONCURRENCY = 10
+
+
+class WorkerBlock:
+    """``async with app.worker():`` jobs are executed while the block runs, then drained."""
+
+    def __init__(
+        self,
+        home: Home,
+        registry: Registry,
+        queues: tuple[str, ...],
+        concurrency: int | None,
+    ) -> None:
+        self._home = home
+        self._registry = registry
+        self._settings = WorkerSettings(
+            id=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}",
+            queues=queues,
+            concurrency=DEFAULT_CONCURRENCY if concurrency is None else concurrency,
+            version=__version__,
+        )
+        self._runtime: WorkerRuntime | None = None
+
+    async def __aenter__(self) -> WorkerRuntime:
+        from jobqueue.worker.runtime import WorkerRuntime
+
+        backend = await self._home.call(_itself)
+        if self._home.loop is not asyncio.get_running_loop():
+            raise Conflict("the app is open on another event loop; run its worker there")
+        self._runtime = WorkerRuntime(backend, self._registry, self._settings)
+        await self._runtime.start()
+        return self._runtime
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._runtime is not None:
+            await self._runtime.stop()
+
+
+async def work(block: WorkerBlock, *, signals: bool) -> None:
+    """Execute jobs until cancelled, told to stop by a signal, or shut down by an operator."""
+    stopping = asyncio.Event()
+    with _on_signals(stopping) if signals else contextlib.nullcontext():
+        async with block as runtime:
+            ended = asyncio.ensure_future(runtime.finished)
+            asked = asyncio.ensure_future(stopping.wait())
+            try:
+                await asyncio.wait([ended, asked], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ended.cancel()
+                asked.cancel()
+                await asyncio.gather(ended, asked, return_exceptions=True)
+
+
+def run_worker(block: WorkerBlock, close: Callable[[], Awaitable[None]]) -> None:
+    """Execute jobs on a loop of its own until SIGTERM or SIGINT."""
+
+    async def main() -> None:
+        try:
+            await work(block, signals=True)
+        finally:
+            await close()
+
+    with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+        runner.run(main())
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+@contextlib.contextmanager
+def _on_signals(event: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, event.set)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def _itself(backend: Backend) -> Backend:
+    return backend
