@@ -1,0 +1,82 @@
+"""``jq-ctl``: the operators' program."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
+from jobqueue.cli.program import VersionOption, examples, run_program
+from jobqueue.cli.session import Format, OutputOption, Session, choose_url
+
+app = typer.Typer(
+    name="jq-ctl",
+    help="Submit jobs and operate the queue.",
+    epilog=examples(
+        "jq-ctl status",
+        'jq-ctl job submit default \'{"hello": "world"}\' --type echo --wait',
+        "jq-ctl job list --status DEAD_LETTERED --output json",
+        "jq-ctl --url sqlite:///data/jobqueue.db queue list   [dim](opens the file itself)[/dim]",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(ctl_job.app, name="job")
+app.add_typer(ctl_queue.app, name="queue")
+app.add_typer(ctl_worker.app, name="worker")
+app.add_typer(ctl_dlq.app, name="dlq")
+app.command("status", epilog=ctl_status.EXAMPLES)(ctl_status.status)
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            help="The jq-server, as HOST:PORT or grpc://HOST:PORT. Default: 127.0.0.1:50051.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Open a store without a server: sqlite:///FILE. The environment variable JQ_URL"
+            " gives a default for this or --server.",
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputOption = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds to wait for an answer.", metavar="SECONDS")
+    ] = 10.0,
+    version: VersionOption = False,
+) -> None:
+    """Collect what all commands share."""
+    context.obj = Session(
+        url=choose_url(server, url, os.environ.get("JQ_URL")),
+        output=output or Format.TABLE,
+        timeout=timeout,
+    )
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit status."""
+    # Errors reach people as exceptions; a library's log lines would only be in the way.
+    logging.getLogger().addHandler(logging.NullHandler())
+    return run_program(app, "jq-ctl", argv)
+
+
+def main() -> None:
+    """The entry point."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""``jq-ctl job``: submit jobs, look at them, and act on them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from jobqueue.cli import ctl_submit
+from jobqueue.cli.display import (
+    NONE,
+    content,
+    local_time,
+    note,
+    on_terminal,
+    print_fields,
+    print_json,
+    print_table,
+)
+from jobqueue.cli.documents import event_document, job_document
+from jobqueue.cli.program import clean, examples
+from jobqueue.cli.session import OutputOption, Session, session
+from jobqueue.core.api import Backend
+from jobqueue.core.errors import JobFailed
+from jobqueue.core.ids import parse_job_id
+from jobqueue.core.job import Event, Job, JobQuery, Page
+from jobqueue.core.lifecycle import State, parse_state
+
+app = typer.Typer(help="Submit jobs, look at them, act on them.", no_args_is_help=True)
+app.command("submit", epilog=ctl_submit.EXAMPLES)(ctl_submit.submit)
+
+JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="The job's id.")]
+_STATES = ", ".join(state.name for state in State)
+_ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
+
+
+@app.command(epilog=examples(f"jq-ctl job status {_ID}"))
+def status(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+    """Show everything about a job."""
+    chosen = session(context)
+    wanted = parse_job_id(job_id)
+    job = chosen.call(lambda backend: backend.get(wanted))
+    show_job(job, chosen)
+
+
+def show_job(job: Job, chosen: Session) -> None:
+    """Print one job."""
+    if chosen.json:
+        print_json(job_document(job))
+        return
+    worker = f"{job.worker_id or NONE} (attempt {job.attempt})" if job.attempt else NONE
+    fields = [
+        ("Job ID", job.id),
+        ("Queue", job.queue),
+        ("Type", job.type),
+        ("Status", job.state.name),
+        ("Reason", job.reason.value + (" (cancel requested)" if job.cancel_requested else "")),
+        ("Priority", str(job.priority)),
+        ("Retry count", f"{job.retry_count} of {job.max_retries}"),
+        ("Worker", worker),
+        ("Created", local_time(job.created_at)),
+        ("Started", local_time(job.started_at)),
+        ("Completed", local_time(job.completed_at)),
+    ]
+    optional = [
+        ("Runs at", local_time(job.run_at) if job.run_at else ""),
+        ("Expires", local_time(job.expires_at) if job.expires_at else ""),
+        ("Next retry", local_time(job.next_retry_at) if job.next_retry_at else ""),
+        ("Timeout", f"{job.timeout:g} s" if job.timeout else ""),
+        ("Key", job.key or ""),
+        ("Labels", ", ".join(f"{k}={v}" for k, v in sorted(job.labels.items()))),
+        ("Error", job.error),
+    ]
+    fields += [(name, value) for name, value in optional if value]
+    fields += [("Payload", content(job.payload)), ("Result", content(job.result))]
+    print_fields(fields)
+
+
+@app.command(epilog=examples(f"jq-ctl job logs {_ID}"))
+def logs(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+    """Show a job's transitions, oldest first."""
+    chosen = session(context)
+    wanted = parse_job_id(job_id)
+    events = chosen.call(lambda backend: backend.history(wanted))
+    if chosen.json:
+        print_json({"job_id": wanted, "events": [event_document(event) for event in events]})
+        return
+    headers = ("#", "TIME", "FROM", "TO", "REASON", "ATTEMPT", "WORKER", "DETAIL")
+    print_table(headers, [_event_row(event) for event in events], "There are no events.")
+
+
+def _event_row(event: Event) -> list[str]:
+    return [
+        str(event.version),
+        local_time(event.at, precise=True),
+        event.from_state.name if event.from_state else NONE,
+        event.to_state.name,
+        event.reason.value,
+        str(event.attempt),
+        event.worker_id or NONE,
+        _short(event.detail) or NONE,
+    ]
+
+
+@app.command("list", epilog=examples(
+    "jq-ctl job list --queue mail --status PENDING,RUNNING",
+    "jq-ctl job list --status DEAD_LETTERED --limit 100 --output json",
+))  # fmt: skip
+def list_jobs(
+    context: typer.Context,
+    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    status: Annotated[
+        str, typer.Option(help=f"Only jobs in these states, separated by commas: {_STATES}.")
+    ] = "",
+    type_: Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Jobs on a page.")] = 20,
+    page_token: Annotated[str, typer.Option(help="Where the page begins: from the last one.")] = "",
+    output: OutputOption = None,
+) -> None:
+    """List jobs, newest first."""
+    states = tuple(parse_state(name, "--status") for name in status.split(",") if name.strip())
+    query = JobQuery(queue=queue, states=states, type=type_, limit=limit, page_token=page_token)
+    show_pages(session(context), query)
+
+
+def show_pages(chosen: Session, query: JobQuery, *, dead_letters: bool = False) -> None:
+    """Print a page; a person at a terminal may go on to the next."""
+
+    async def pages(backend: Backend) -> None:
+        while True:
+            page = await chosen.within(backend.list_jobs(query))
+            _print_page(chosen, page, dead_letters=dead_letters)
+            query.page_token = page.next_page_token
+            if chosen.json or not page.next_page_token or not _next_page_wanted(query):
+                return
+
+    chosen.converse(pages)
+
+
+def _print_page(chosen: Session, page: Page, *, dead_letters: bool) -> None:
+    if chosen.json:
+        jobs = [job_document(job) for job in page.jobs]
+        print_json({"jobs": jobs, "next_page_token": page.next_page_token})
+        return
+    headers = ["JOB ID", "QUEUE", "TYPE", "STATUS", "PRIO", "RETRIES", "CREATED"]
+    if dead_letters:
+        headers[3:5] = ["REASON", "ERROR"]
+    rows = []
+    for job in page.jobs:
+        row = [job.id, job.queue, job.type or NONE, job.state.name, str(job.priority),
+               f"{job.retry_count}/{job.max_retries}", local_time(job.created_at)]  # fmt: skip
+        if dead_letters:
+            row[3:5] = [job.reason.value, _short(job.error) or NONE]
+        rows.append(row)
+    print_table(headers, rows, "There are no such jobs.")
+
+
+def _short(text: str, limit: int = 60) -> str:
+    line = text.strip().split("\n")[0]
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _next_page_wanted(query: JobQuery) -> bool:
+    if not (on_terminal() and sys.stdin.isatty()):
+        note(f"There are more: add --page-token {query.page_token}")
+        return False
+    answer = typer.prompt("Enter for the next page, q to stop", default="", show_default=False)
+    return not answer.lower().startswith("q")
+
+
+@app.command(epilog=examples(f"jq-ctl job cancel {_ID}"))
+def cancel(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+    """Cancel a job: at once if it waits; a running one is asked to stop."""
+    chosen = session(context)
+    wanted = parse_job_id(job_id)
+    answer = chosen.call(lambda backend: backend.cancel(wanted))
+    if chosen.json:
+        print_json({
+            "job_id": wanted,
+            "status": answer.state.name,
+            "cancel_requested": answer.requested,
+            "already_terminal": answer.already_terminal,
+        })  # fmt: skip
+    elif answer.already_terminal:
+        typer.echo(f"Job {wanted} had ended already: {answer.state.name}")
+    elif answer.requested:
+        typer.echo(f"Job {wanted} is running; its worker was asked to stop it")
+    else:
+        typer.echo(f"Job {wanted} is cancelled")
+
+
+@app.command(epilog=examples(f"jq-ctl job retry {_ID}"))
+def retry(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+    """Send a FAILED or DEAD_LETTERED job back to PENDING, with its retries counted anew."""
+    chosen = session(context)
+    wanted = parse_job_id(job_id)
+    job = chosen.call(lambda backend: backend.retry(wanted))
+    if chosen.json:
+        print_json(job_document(job))
+    else:
+        typer.echo(f"Job {job.id} is {job.state.name} again")
+
+
+@app.command(epilog=examples(f"jq-ctl job delete {_ID}"))
+def delete(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+    """Remove a job that has ended, with its history, for good."""
+    chosen = session(context)
+    wanted = parse_job_id(job_id)
+    chosen.call(lambda backend: backend.delete_job(wanted))
+    if chosen.json:
+        print_json({"job_id": wanted, "deleted": True})
+    else:
+        typer.echo(f"Job {wanted} is deleted")
+
+
+@app.command(epilog=examples(f"jq-ctl job watch {_ID}"))
+def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+    """Follow a job's transitions until it ends. As JSON: one object on a line for each."""
+    chosen = session(context)
+    wanted = parse_job_id(job_id)
+
+    async def follow(backend: Backend) -> Job:
+        await chosen.within(backend.get(wanted))  # an unknown job is told at once
+        async for event in backend.watch(wanted):
+            if chosen.json:
+                print_json_line(event)
+            else:
+                typer.echo(clean("  ".join(_event_row(event)[1:6])))
+        return await chosen.within(backend.get(wanted))
+
+    job = chosen.converse(follow)
+    if job.state is State.DEAD_LETTERED:
+        raise JobFailed(job.id, job.reason.value, job.error)
+
+
+def print_json_line(event: Event) -> None:
+    """One event as it happens."""
+    import json
+
+    typer.echo(json.dumps(event_document(event), ensure_ascii=False))

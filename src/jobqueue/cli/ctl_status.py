@@ -1,0 +1,113 @@
+"""``jq-ctl status``: the system's health at a glance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import typer
+
+from jobqueue.cli.ctl_queue import print_depths
+from jobqueue.cli.display import print_fields, print_json
+from jobqueue.cli.documents import Document, health_document, queue_document
+from jobqueue.cli.program import EXIT_CODES, examples
+from jobqueue.cli.session import OutputOption, session
+from jobqueue.core.api import Backend
+from jobqueue.core.errors import Code, DeadlineExceeded, JobQueueError, Unavailable
+from jobqueue.core.job import Health, QueueStats, WorkerStatus
+from jobqueue.redaction import redact
+
+EXAMPLES = examples("jq-ctl status", "jq-ctl --server 10.0.0.5:50051 status --output json")
+NOT_CONFIGURED = "not configured"
+# What an operator asks about, and the component of the server's answer that tells.
+_PARTS = {"DB": ("db", "store", "database"), "Redis": ("redis",), "Kafka": ("kafka",)}
+
+
+@dataclass(slots=True)
+class _View:
+    health: Health
+    queues: list[QueueStats]
+    workers: dict[str, int]  # by status
+
+
+def status(context: typer.Context, output: OutputOption = None) -> None:
+    """Show whether the server, its store and its workers are well. Fails if they are not."""
+    chosen = session(context)
+    shown_url = redact(chosen.url)
+
+    async def work(backend: Backend) -> _View:
+        health = await backend.health()
+        queues = await backend.list_queues()
+        counts = dict.fromkeys((one.value for one in WorkerStatus), 0)
+        for worker in await backend.list_workers():
+            counts[worker.status.value] += 1
+        return _View(health, queues, counts)
+
+    try:
+        view = chosen.call(work)
+    except (Unavailable, DeadlineExceeded) as error:
+        _say_unreachable(shown_url, error, as_json=chosen.json)
+        raise typer.Exit(EXIT_CODES[error.code]) from None
+    if chosen.json:
+        print_json(_document(shown_url, view))
+    else:
+        _print(shown_url, view)
+    if not view.health.ok:
+        raise typer.Exit(EXIT_CODES[Code.UNAVAILABLE])
+
+
+def _say_unreachable(url: str, error: JobQueueError, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"ok": False, "server": {"url": url, "reachable": False,
+                                            "error": error.message}})  # fmt: skip
+    else:
+        print_fields([("Server", "unreachable"), ("Address", url), ("Error", error.message)])
+
+
+def _document(url: str, view: _View) -> Document:
+    connectivity = {name.lower(): _part(view.health, name) for name in _PARTS}
+    return {
+        **health_document(view.health),
+        "server": {"url": url, "reachable": True},
+        "connectivity": connectivity,
+        "workers": view.workers,
+        "active_workers": _active(view),
+        "queues": [queue_document(stats) for stats in view.queues],
+    }
+
+
+def _active(view: _View) -> int:
+    return sum(n for name, n in view.workers.items() if name != WorkerStatus.OFFLINE.value)
+
+
+def _server(url: str, health: Health) -> str:
+    if not url.startswith("grpc:"):
+        return "not used: the store is opened directly"
+    return "ok" if health.ok else "failing"
+
+
+def _part(health: Health, name: str) -> str:
+    for component in health.components:
+        if component.name.lower() in _PARTS[name]:
+            state = "ok" if component.ok else "failing"
+            return f"{state} ({component.detail})" if component.detail else state
+    return NOT_CONFIGURED
+
+
+def _print(url: str, view: _View) -> None:
+    known = {alias for aliases in _PARTS.values() for alias in aliases}
+    fields = [
+        ("Server", _server(url, view.health)),
+        ("Address", url),
+        ("Version", view.health.version),
+    ]
+    fields += [(name, _part(view.health, name)) for name in _PARTS]
+    fields += [
+        (part.name.capitalize(), ("ok" if part.ok else "failing") + f" {part.detail}".rstrip())
+        for part in view.health.components
+        if part.name.lower() not in known
+    ]
+    counts = ", ".join(f"{n} {name.lower()}" for name, n in view.workers.items() if n)
+    fields.append(("Active workers", f"{_active(view)}" + (f" ({counts})" if counts else "")))
+    print_fields(fields)
+    typer.echo()
+    print_depths(view.queues)

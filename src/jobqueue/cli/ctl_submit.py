@@ -1,0 +1,193 @@
+"""``jq-ctl job submit``: one job, many copies, or a file of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobqueue.cli.display import content, counted, note, print_json, progress
+from jobqueue.cli.documents import job_document
+from jobqueue.cli.program import EXIT_CODES, clean, examples
+from jobqueue.cli.session import OutputOption, Session, session
+from jobqueue.cli.submission import parse_labels, read_lines, read_payload
+from jobqueue.core.api import Backend
+from jobqueue.core.errors import Code, DeadlineExceeded, InvalidArgument, JobFailed
+from jobqueue.core.job import Job, JobSpec, SubmitResult, SubmitStatus
+from jobqueue.core.lifecycle import TERMINAL, State
+
+EXAMPLES = examples(
+    'jq-ctl job submit default \'{"hello": "world"}\'',
+    "jq-ctl job submit mail @message.json --type send --priority 5 --key order-42 --wait",
+    "date | jq-ctl job submit default -",
+    "jq-ctl job submit default '\"x\"' --count 10000",
+    "jq-ctl job submit default --batch jobs.jsonl   "
+    '[dim](lines like {"payload": 1, "type": "echo", "priority": 5})[/dim]',
+)
+_CHUNK = 500  # jobs in one request
+_CHUNK_BYTES = 1 << 20
+_POLL = 30.0
+
+
+def submit(
+    context: typer.Context,
+    queue: Annotated[str, typer.Argument(help="The queue.")],
+    payload: Annotated[
+        str | None,
+        typer.Argument(help="The payload: text, @FILE, or - for stdin.", show_default=False),
+    ] = None,
+    type_: Annotated[
+        str, typer.Option("--type", help="The task's name; without one the default handler runs.")
+    ] = "",
+    priority: Annotated[int, typer.Option(help="0 to 9, 9 first.")] = 0,
+    max_retries: Annotated[
+        int | None, typer.Option(help="Retries; without it what the queue says.")
+    ] = None,
+    ttl: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Time in which the job must start.")
+    ] = None,
+    delay: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Time to hold the job back.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Time that one attempt may run.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Idempotency key: an equal job is not submitted twice.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label; may be repeated.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Submit that many copies.")] = 1,
+    batch: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Submit the jobs of a JSON lines file.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
+    wait_timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Longest wait with --wait.")
+    ] = None,
+    output: OutputOption = None,
+) -> None:
+    """Submit a job and print its id."""
+    chosen = session(context)
+    if (payload is None) == (batch is None):
+        raise InvalidArgument("PAYLOAD", "give either a payload or --batch FILE")
+    if batch is not None:
+        if count > 1 or wait or key:
+            raise InvalidArgument("--batch", "does not go with --count, --key or --wait")
+        _submit_many(chosen, read_lines(batch, queue), None)
+        return
+    assert payload is not None
+    spec = JobSpec(
+        payload=read_payload(payload),
+        queue=queue,
+        type=type_,
+        priority=priority,
+        max_retries=max_retries,
+        ttl=ttl,
+        delay=delay,
+        timeout=timeout,
+        key=key,
+        labels=parse_labels(label or []),
+    )
+    if count == 1:
+        _submit_one(chosen, spec, wait, wait_timeout)
+        return
+    if key or wait:
+        raise InvalidArgument("--count", "does not go with --key or --wait")
+    _submit_many(chosen, ((number, spec) for number in range(1, count + 1)), count)
+
+
+def _submit_one(chosen: Session, spec: JobSpec, wait: bool, wait_timeout: float | None) -> None:
+    async def work(backend: Backend) -> Job | None:
+        (result,) = await chosen.within(backend.submit([spec]))
+        job_id = result.unwrap()
+        duplicate = result.status is SubmitStatus.DUPLICATE
+        if not chosen.json:
+            typer.echo(job_id)
+            if duplicate:
+                note(f"note: key {clean(spec.key or '')!r} was used before; this is that job")
+        elif not wait:
+            print_json({"job_id": job_id, "duplicate": duplicate})
+        return await _wait(chosen, backend, job_id, wait_timeout) if wait else None
+
+    job = chosen.converse(work)
+    if job is None:
+        return
+    if chosen.json:
+        print_json(job_document(job))
+    elif job.state is State.DONE and job.result:
+        typer.echo(clean(content(job.result)))
+    if job.state is State.DEAD_LETTERED:
+        raise JobFailed(job.id, job.reason.value, job.error)
+    if job.state not in TERMINAL:
+        raise DeadlineExceeded(f"job {job.id} is {job.state.name} after {wait_timeout:g} s")
+
+
+async def _wait(chosen: Session, backend: Backend, job_id: str, limit: float | None) -> Job:
+    """Ask in slices, so that a server that has gone away is noticed."""
+    left = limit
+    while True:
+        slice_ = _POLL if left is None else min(_POLL, left)
+        job = await backend.wait(job_id, slice_)
+        left = None if left is None else left - slice_
+        if job.state in TERMINAL or (left is not None and left <= 0):
+            return job
+
+
+def _submit_many(chosen: Session, specs: Iterable[tuple[int, JobSpec]], total: int | None) -> None:
+    async def work(backend: Backend) -> Code | None:
+        first_error: Code | None = None
+        documents = []
+        accepted = 0
+        with progress("Submitting", total) as bar:
+            for chunk in _chunks(specs):
+                results = await chosen.within(backend.submit([spec for _, spec in chunk]))
+                for (number, _), result in zip(chunk, results, strict=True):
+                    accepted += result.error is None
+                    if result.error is not None:
+                        first_error = first_error or result.error.code
+                    if chosen.json:
+                        documents.append(_item(number, result))
+                    else:
+                        _print_item(number, result)
+                bar.advance(len(chunk))
+        if chosen.json:
+            print_json({"accepted": accepted, "results": documents})
+        else:
+            note(f"{counted(accepted, 'job')} submitted")
+        return first_error
+
+    code = chosen.converse(work)
+    if code is not None:
+        raise typer.Exit(EXIT_CODES[code])
+
+
+def _chunks(specs: Iterable[tuple[int, JobSpec]]) -> Iterator[list[tuple[int, JobSpec]]]:
+    """Requests of bounded length, in jobs and in bytes."""
+    items = iter(specs)
+    while first := list(islice(items, 1)):
+        chunk, size = first, len(first[0][1].payload)
+        while len(chunk) < _CHUNK and size < _CHUNK_BYTES and (more := list(islice(items, 1))):
+            chunk += more
+            size += len(more[0][1].payload)
+        yield chunk
+
+
+def _item(number: int, result: SubmitResult) -> dict[str, object]:
+    document: dict[str, object] = {"line": number, "status": result.status.value}
+    if result.job_id:
+        document["job_id"] = result.job_id
+    if result.error is not None:
+        document["error"] = {"code": result.error.code.value, "message": result.error.message}
+    return document
+
+
+def _print_item(number: int, result: SubmitResult) -> None:
+    if result.error is None:
+        typer.echo(result.job_id)
+    else:
+        note(f"error: {number}: {clean(result.error.message)}")

@@ -1,0 +1,67 @@
+"""``jq-ctl worker``: look at workers, drain and stop them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from jobqueue.cli.display import ago, print_json, print_table
+from jobqueue.cli.documents import worker_document
+from jobqueue.cli.program import examples
+from jobqueue.cli.session import OutputOption, session
+from jobqueue.core.job import WorkerStatus
+
+app = typer.Typer(help="Look at workers, drain and stop them.", no_args_is_help=True)
+WorkerId = Annotated[str, typer.Argument(metavar="WORKER_ID", help="The worker's id.")]
+
+
+@app.command("list", epilog=examples("jq-ctl worker list", "jq-ctl worker list --all"))
+def list_workers(
+    context: typer.Context,
+    all_: Annotated[bool, typer.Option("--all", help="Show OFFLINE workers too.")] = False,
+    output: OutputOption = None,
+) -> None:
+    """List the workers."""
+    chosen = session(context)
+    workers = chosen.call(lambda backend: backend.list_workers())
+    if chosen.json:
+        print_json({"workers": [worker_document(worker) for worker in workers]})
+        return
+    shown = [w for w in workers if all_ or w.status is not WorkerStatus.OFFLINE]
+    headers = ("WORKER", "STATUS", "HOST", "PID", "JOBS", "QUEUES", "LAST SEEN")
+    rows = [
+        [
+            worker.info.id,
+            worker.status.value,
+            worker.info.hostname,
+            str(worker.info.pid),
+            f"{worker.running}/{worker.info.concurrency}",
+            ",".join(worker.info.queues),
+            ago(worker.last_seen),
+        ]
+        for worker in shown
+    ]
+    print_table(headers, rows, "There are no workers.")
+
+
+@app.command(epilog=examples("jq-ctl worker drain host1-4711"))
+def drain(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
+    """Let a worker finish what it runs and give it no more."""
+    chosen = session(context)
+    chosen.call(lambda backend: backend.drain_worker(worker_id))
+    if chosen.json:
+        print_json({"worker_id": worker_id, "status": WorkerStatus.DRAINING.value})
+    else:
+        typer.echo(f"Worker {worker_id} is draining")
+
+
+@app.command(epilog=examples("jq-ctl worker shutdown host1-4711"))
+def shutdown(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
+    """Let a worker finish what it runs, then exit."""
+    chosen = session(context)
+    chosen.call(lambda backend: backend.shutdown_worker(worker_id))
+    if chosen.json:
+        print_json({"worker_id": worker_id, "status": WorkerStatus.STOPPING.value})
+    else:
+        typer.echo(f"Worker {worker_id} is stopping")

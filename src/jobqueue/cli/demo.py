@@ -1,0 +1,234 @@
+"""``make demo``: the queue at work, in one process: priorities, idempotency, backpressure,
+retries and dead letters, until everything is drained."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from jobqueue import config
+from jobqueue.cli.program import EXIT_CODES, VersionOption, examples, run_async, run_program
+from jobqueue.core.api import Backend
+from jobqueue.core.errors import Code, KeyConflict, QueueFull
+from jobqueue.core.job import DEFAULT_QUEUE, JobQuery, JobSpec, QueueStats, SubmitStatus
+from jobqueue.core.lifecycle import State
+from jobqueue.topology.embedded import Embedded
+from jobqueue.worker.context import Context
+from jobqueue.worker.registry import Registry, define
+
+SEEDED = 15
+FLOOD = 200
+_TYPE = "order"
+_EXHAUST = 1_000  # failures a job asks for that shall never succeed
+app = typer.Typer(name="demo", rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long things take: to be watched, or to be tested."""
+
+    work: tuple[float, float] = (0.05, 0.25)
+    max_retries: int = 2
+    refresh: float = 0.25
+    line_every: float = 1.0
+    limit: float = 120.0
+
+
+FAST = Pace(work=(0.0, 0.01), max_retries=1, refresh=0.05, line_every=0.2, limit=30.0)
+
+
+async def handle(ctx: Context, order: int, seconds: float, failures: int) -> dict[str, int]:
+    """Take a while, and fail as often as the order says."""
+    await asyncio.sleep(seconds)
+    if ctx.attempt <= failures:
+        raise RuntimeError(f"order {order}: payment service unreachable")
+    return {"order": order, "attempts": ctx.attempt}
+
+
+@dataclass(slots=True)
+class Demo:
+    """The script: what is submitted, and what is seen."""
+
+    backend: Backend
+    console: Console
+    pace: Pace
+    draw: random.Random
+    orders: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def say(self, text: str = "") -> None:
+        """Tell the audience."""
+        self.console.print(text, soft_wrap=True)
+
+    def spec(
+        self, priority: int = 0, key: str | None = None, failures: int | None = None
+    ) -> JobSpec:
+        """Another order: most succeed, some fail at first, a few never succeed."""
+        self.orders += 1
+        if failures is None:
+            failures = self.draw.choices((0, 1, _EXHAUST), weights=(80, 14, 6))[0]
+        body = {
+            "order": self.orders,
+            "seconds": round(self.draw.uniform(*self.pace.work), 3),
+            "failures": failures,
+        }
+        return JobSpec(
+            payload=json.dumps(body).encode(),
+            type=_TYPE,
+            priority=priority,
+            max_retries=self.pace.max_retries,
+            key=key,
+        )
+
+    async def seed(self) -> None:
+        """Fifteen jobs of random priority."""
+        hopeless = self.spec(priority=self.draw.randint(0, 9), failures=_EXHAUST)
+        specs = [self.spec(priority=self.draw.randint(0, 9)) for _ in range(SEEDED - 1)]
+        specs.append(hopeless)
+        for result in await self.backend.submit(specs):
+            result.unwrap()
+        priorities = " ".join(str(spec.priority) for spec in specs)
+        self.say(f"[bold]1. Seeded {SEEDED} jobs[/bold] with priorities {priorities} (9 first)")
+
+    async def show_idempotency(self) -> None:
+        """The same key again: the same job, or a refusal."""
+        first = self.spec(key="order-42")
+        other = self.spec(key="order-42")
+        (accepted,) = await self.backend.submit([first])
+        (again,) = await self.backend.submit([first])
+        (refused,) = await self.backend.submit([other])
+        self.say("[bold]2. Idempotency key[/bold] order-42")
+        self.say(f"   first submit:          accepted as {accepted.unwrap()}")
+        same = again.status is SubmitStatus.DUPLICATE and again.job_id == accepted.job_id
+        self.say(f"   same job again:        {'rejected, it is that job' if same else '???'}")
+        conflict = isinstance(refused.error, KeyConflict)
+        self.say(f"   same key, other job:   {'rejected, the key is taken' if conflict else '???'}")
+
+    async def flood(self) -> None:
+        """More than the queue takes."""
+        results = await self.backend.submit([self.spec() for _ in range(FLOOD)])
+        refused = [r.error for r in results if isinstance(r.error, QueueFull)]
+        self.say(f"[bold]3. Flood[/bold] of {FLOOD} jobs: {FLOOD - len(refused)} accepted,"
+                 f" {len(refused)} refused by backpressure")  # fmt: skip
+        if refused:
+            self.say(f"   {refused[0].message}")
+
+    async def drain(self) -> QueueStats:
+        """Show the figures until nothing is left to do."""
+        self.say("[bold]4. Draining[/bold]")
+        live = Live(console=self.console, auto_refresh=False, transient=True)
+        next_line = 0.0
+        with live if self.console.is_terminal else nullcontext():
+            while True:
+                stats = await self.backend.queue_stats(DEFAULT_QUEUE)
+                now = time.monotonic()
+                if self.console.is_terminal:
+                    live.update(_table(stats, now - self.began), refresh=True)
+                elif now >= next_line or not stats.unfinished:
+                    self.say(_line(stats, now - self.began))
+                    next_line = now + self.pace.line_every
+                if not stats.unfinished:
+                    return stats
+                if now - self.began > self.pace.limit:
+                    raise TimeoutError
+                await asyncio.sleep(self.pace.refresh)
+
+    async def sum_up(self, stats: QueueStats) -> None:
+        """What became of it all."""
+        dead = await self.backend.list_jobs(JobQuery(states=(State.DEAD_LETTERED,), limit=5))
+        seconds = time.monotonic() - self.began
+        self.say(f"[bold]Drained[/bold] in {seconds:.1f} s: {stats.depth[State.DONE]} jobs done,"
+                 f" {_retries(stats)} retries, {stats.depth[State.DEAD_LETTERED]} dead letters,"
+                 f" {stats.error_rate:.0%} of attempts failed")  # fmt: skip
+        for job in dead.jobs:
+            error = job.error.split("\n")[0]
+            self.say(f"   dead letter {job.id}: {error} ({job.reason}, {job.attempt} attempts)")
+
+
+def _retries(stats: QueueStats) -> int:
+    """Failed attempts that were not a job's last."""
+    return stats.failed - stats.depth.get(State.DEAD_LETTERED, 0) - stats.depth.get(State.FAILED, 0)
+
+
+def _line(stats: QueueStats, seconds: float) -> str:
+    depth = "  ".join(f"{state.name.lower()}={stats.depth.get(state, 0)}" for state in State)
+    return f"   [{seconds:5.1f} s]  {depth}  retries={_retries(stats)}".replace("[", "\\[")
+
+
+def _table(stats: QueueStats, seconds: float) -> Table:
+    table = Table(title=f"queue {stats.queue.name} after {seconds:.1f} s", title_justify="left")
+    styles = ("cyan", "blue", "bold blue", "green", "yellow", "red")
+    for state, style in zip(State, styles, strict=True):
+        table.add_column(state.name, justify="right", style=style)
+    table.add_column("retries", justify="right")
+    table.add_column("error rate", justify="right")
+    depths = [str(stats.depth.get(state, 0)) for state in State]
+    table.add_row(*depths, str(_retries(stats)), f"{stats.error_rate:.0%}")
+    return table
+
+
+async def _play(pace: Pace, draw: random.Random) -> int:
+    registry = Registry()
+    registry.add(define(handle, name=_TYPE))
+    loaded = config.load(
+        flags={
+            "profile": "producer",
+            "db.url": "memory://",
+            "http.port": 0,
+            "grpc.enabled": False,
+            "worker.heartbeat_interval": 1,
+        }
+    )
+    server = Embedded(loaded.settings, registry=registry)
+    console = Console(highlight=False)
+    await server.start()
+    try:
+        demo = Demo(server.backend, console, pace, draw)
+        demo.say(
+            f"jobqueue demo: {loaded.settings.worker.concurrency} workers, capacity"
+            f" {loaded.settings.queue.capacity}, memory store (not durable), {server.http_url}/docs"
+        )
+        await demo.seed()
+        await demo.show_idempotency()
+        await demo.flood()
+        await demo.sum_up(await demo.drain())
+    except TimeoutError:
+        console.print(f"the queue did not drain within {pace.limit:g} s", style="red")
+        return EXIT_CODES[Code.DEADLINE_EXCEEDED]
+    finally:
+        await server.stop()
+    return 0
+
+
+@app.command(epilog=examples("make demo", "python -m jobqueue.cli.demo --seed 7 --fast"))
+def demo(
+    fast: Annotated[bool, typer.Option("--fast", help="Be done in a few seconds.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Repeat the same random choices.")] = None,
+    version: VersionOption = False,
+) -> int:
+    """Show priorities, idempotency, backpressure, retries and dead letters."""
+    logging.getLogger().addHandler(logging.NullHandler())
+    draw = random.Random(seed)
+    return run_async(_play(FAST if fast else Pace(), draw))
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit status."""
+    return run_program(app, "demo", argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,185 @@
+"""What people and programs see: tables and colours on a terminal, plain columns in a pipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from jobqueue.cli.documents import as_json
+from jobqueue.cli.program import clean
+from jobqueue.core.job import WorkerStatus
+from jobqueue.core.lifecycle import State
+
+NONE = "-"
+_STYLES = {
+    State.PENDING.name: "cyan",
+    State.ASSIGNED.name: "blue",
+    State.RUNNING.name: "bold blue",
+    State.DONE.name: "green",
+    State.FAILED.name: "yellow",
+    State.DEAD_LETTERED.name: "red",
+    WorkerStatus.ONLINE.value: "green",
+    WorkerStatus.DRAINING.value: "yellow",
+    WorkerStatus.STOPPING.value: "yellow",
+    WorkerStatus.OFFLINE.value: "red",
+    "ok": "green",
+    "failing": "red",
+    "unreachable": "red",
+    "paused": "yellow",
+}
+_MINUTE = 60
+_HOUR = 3600
+_DAY = 86_400
+_GAP = 3  # between the columns of a table
+
+
+def on_terminal() -> bool:
+    """Whether a person looks at stdout."""
+    return sys.stdout.isatty()
+
+
+def print_json(document: object) -> None:
+    """One JSON document."""
+    typer.echo(json.dumps(document, ensure_ascii=False, indent=2 if on_terminal() else None))
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+    """Rows under headers; ``empty`` is what is said when there are none, to people only."""
+    if not rows:
+        if on_terminal():
+            typer.echo(empty)
+        return
+    rows = [[clean(cell).replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
+    console = Console()
+    if not on_terminal() or sum(widths) + _GAP * len(widths) > console.width:
+        # Cut or folded cells help nobody: a line that is too long is the terminal's to wrap.
+        _print_columns(widths, headers, rows)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for index, header in enumerate(headers):
+        numeric = all(row[index].isdigit() for row in rows)
+        table.add_column(header, justify="right" if numeric else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    console.print(table)
+
+
+def _print_columns(
+    widths: Sequence[int], headers: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    for number, row in enumerate([headers, *rows]):
+        line = Text()
+        for cell, width in zip(row, widths, strict=True):
+            line.append(cell, style="bold" if number == 0 else _STYLES.get(cell, ""))
+            line.append(" " * (width - len(cell) + 2))
+        line.rstrip()
+        console.print(line)
+
+
+def print_fields(fields: Sequence[tuple[str, str]]) -> None:
+    """Names and values, one on a line; further lines of a value are indented below it."""
+    width = max(len(name) for name, _ in fields) + 1
+    console = Console(soft_wrap=True, highlight=False)
+    for name, value in fields:
+        shown = clean(value) or NONE
+        text = Text()
+        text.append(f"{name + ':':<{width}} ", style="bold")
+        text.append(shown.replace("\n", "\n" + " " * (width + 1)), style=_STYLES.get(shown, ""))
+        console.print(text)
+
+
+def note(message: str) -> None:
+    """A remark for people: on stderr, so that it is in no pipe's way."""
+    typer.echo(message, err=True)
+
+
+def content(data: bytes | None, *, pretty: bool = True) -> str:
+    """A payload or result, as JSON when it is JSON, else as text, else as hexadecimal."""
+    if not data:
+        return NONE
+    is_json, value = as_json(data)
+    if is_json:
+        compact = json.dumps(value, ensure_ascii=False)
+        limit = 80
+        if pretty and len(compact) > limit and isinstance(value, dict | list):
+            return json.dumps(value, ensure_ascii=False, indent=2)
+        return compact
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        shown = data[:64].hex(" ")
+        return f"{len(data)} bytes: {shown}{' …' if len(data) > len(data[:64]) else ''}"
+
+
+def local_time(moment: float | None, *, precise: bool = False) -> str:
+    """A time where the reader is, with the zone."""
+    if moment is None:
+        return NONE
+    local = datetime.fromtimestamp(moment).astimezone()
+    fraction = f".{local.microsecond // 1000:03d}" if precise else ""
+    return f"{local:%Y-%m-%d %H:%M:%S}{fraction} {local:%Z}"
+
+
+def ago(moment: float) -> str:
+    """How long ago something was."""
+    seconds = max(0.0, time.time() - moment)
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s ago"
+    if seconds < _HOUR:
+        return f"{seconds / _MINUTE:.0f} min ago"
+    if seconds < _DAY:
+        return f"{seconds / _HOUR:.0f} h ago"
+    return f"{seconds / _DAY:.0f} days ago"
+
+
+def duration(seconds: float) -> str:
+    """A span of time in a unit that fits."""
+    if seconds and seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + " s"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+class Bar:
+    """Progress that a caller advances."""
+
+    def __init__(self, progress: Progress, total: int | None, label: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(label, total=total)
+
+    def advance(self, count: int = 1) -> None:
+        """Another ``count`` are done."""
+        self._progress.advance(self._task, count)
+
+
+@contextmanager
+def progress(label: str, total: int | None) -> Iterator[Bar]:
+    """A progress bar on stderr; nothing is drawn unless that is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        yield Bar(bar, total, label)

@@ -1,0 +1,142 @@
+"""Domain objects as JSON documents, under the same names as the HTTP face."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from jobqueue.core.job import Event, Health, Job, QueueStats, Worker
+from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.logs import timestamp
+
+Document = dict[str, Any]
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def as_json(content: bytes) -> tuple[bool, Any]:
+    """Whether bytes are JSON, and if so the value."""
+    try:
+        return True, json.loads(content.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False, None
+
+
+def rfc3339(moment: float | None) -> str | None:
+    """A time in UTC."""
+    return None if moment is None else timestamp(moment)
+
+
+def _put_bytes(document: Document, name: str, content: bytes | None) -> None:
+    if not content:
+        document[name] = None
+        return
+    is_json, value = as_json(content)
+    if is_json:
+        document[name] = value
+    else:
+        document[f"{name}_base64"] = base64.b64encode(content).decode("ascii")
+
+
+def job_document(job: Job) -> Document:
+    """A job; bytes that are not JSON come as base64."""
+    document: Document = {
+        "job_id": job.id,
+        "queue": job.queue,
+        "type": job.type,
+        "status": job.state.name,
+        "finished": job.state in TERMINAL,
+        "priority": job.priority,
+    }
+    _put_bytes(document, "payload", job.payload)
+    _put_bytes(document, "result", job.result)
+    document |= {
+        "error": job.error,
+        "reason": job.reason.value,
+        "retry_count": job.retry_count,
+        "max_retries": job.max_retries,
+        "attempt": job.attempt,
+        "version": job.version,
+        "created_at": rfc3339(job.created_at),
+        "run_at": rfc3339(job.run_at),
+        "started_at": rfc3339(job.started_at),
+        "completed_at": rfc3339(job.completed_at),
+        "next_retry_at": rfc3339(job.next_retry_at),
+        "expires_at": rfc3339(job.expires_at),
+        "worker_id": job.worker_id,
+        "idempotency_key": job.key,
+        "labels": dict(job.labels),
+        "ttl": job.ttl,
+        "timeout": job.timeout,
+        "cancel_requested": job.cancel_requested,
+    }
+    return document
+
+
+def event_document(event: Event) -> Document:
+    """One transition."""
+    return {
+        "version": event.version,
+        "from_status": None if event.from_state is None else event.from_state.name,
+        "to_status": event.to_state.name,
+        "reason": event.reason.value,
+        "at": rfc3339(event.at),
+        "attempt": event.attempt,
+        "worker_id": event.worker_id,
+        "detail": event.detail,
+    }
+
+
+def queue_document(stats: QueueStats) -> Document:
+    """A queue with its defaults and figures."""
+    queue = stats.queue
+    weights = queue.priority_weights
+    return {
+        "name": queue.name,
+        "paused": queue.paused,
+        "max_retries": queue.max_retries,
+        "ttl": queue.ttl,
+        "timeout": queue.timeout,
+        "capacity": queue.capacity,
+        "retry_profile": queue.retry_profile,
+        "priority_weights": None if weights is None else {str(p): w for p, w in weights.items()},
+        "created_at": rfc3339(queue.created_at),
+        "depth": {state.name: stats.depth.get(state, 0) for state in State},
+        "unfinished": stats.unfinished,
+        "processed": stats.processed,
+        "succeeded": stats.succeeded,
+        "failed": stats.failed,
+        "average_seconds": stats.average_seconds,
+        "error_rate": stats.error_rate,
+    }
+
+
+def worker_document(worker: Worker) -> Document:
+    """A worker."""
+    info = worker.info
+    return {
+        "worker_id": info.id,
+        "status": worker.status.value,
+        "hostname": info.hostname,
+        "pid": info.pid,
+        "version": info.version,
+        "queues": list(info.queues),
+        "concurrency": info.concurrency,
+        "running": worker.running,
+        "registered_at": rfc3339(worker.registered_at),
+        "last_heartbeat": rfc3339(worker.last_seen),
+    }
+
+
+def health_document(health: Health) -> Document:
+    """The parts of the system."""
+    return {
+        "ok": health.ok,
+        "version": health.version,
+        "components": [
+            {"name": part.name, "ok": part.ok, "detail": part.detail} for part in health.components
+        ],
+    }

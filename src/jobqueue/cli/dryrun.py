@@ -1,0 +1,105 @@
+"""``jq-server --dry-run``: validate everything, touch nothing that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import typer
+
+from jobqueue.cli.appload import load_registry
+from jobqueue.cli.display import print_table
+from jobqueue.cli.program import run_async
+from jobqueue.config import Loaded, Settings
+from jobqueue.core.errors import JobQueueError
+from jobqueue.redaction import redact
+
+OK = "ok"
+FAILING = "failing"
+NOT_CONFIGURED = "not configured"
+_TIMEOUT = 10.0
+
+Check = tuple[str, str, str]
+
+
+def dry_run(loaded: Loaded) -> int:
+    """Print the settings and what the checks found; 0 if all is well, else 1."""
+    print_table(("SETTING", "VALUE", "SOURCE"), [list(row) for row in loaded.shown()], "")
+    for warning in loaded.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    checks = run_async(_checks(loaded.settings))
+    typer.echo()
+    print_table(("CHECK", "RESULT", "DETAIL"), [list(check) for check in checks], "")
+    failed = sum(result == FAILING for _, result, _ in checks)
+    typer.echo()
+    typer.echo(f"{failed} of {len(checks)} checks failed" if failed else "All checks passed")
+    return 1 if failed else 0
+
+
+async def _checks(settings: Settings) -> list[Check]:
+    return [
+        ("settings", OK, "valid"),
+        await _store(settings),
+        ("redis", NOT_CONFIGURED, ""),
+        ("kafka", NOT_CONFIGURED, ""),
+        _port("http", settings.http.enabled, settings.http.host, settings.http.port),
+        _port("grpc", settings.grpc.enabled, settings.grpc.host, settings.grpc.port),
+        _app(settings.worker.app),
+    ]
+
+
+async def _store(settings: Settings) -> Check:
+    from jobqueue.topology.connect import STORES, create_store, parse_url
+
+    url = redact(settings.db.url)
+    try:
+        path = parse_url(settings.db.url, "db.url", STORES).path
+        if path is not None and not path.exists():
+            return _new_file(path)
+        store = create_store(settings.db.url, field="db.url")
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                await store.open()
+                await store.ping()
+        finally:
+            await store.close()
+    except JobQueueError as error:
+        return "store", FAILING, redact(error.message)
+    except TimeoutError:
+        return "store", FAILING, f"{url}: no answer within {_TIMEOUT:g} s"
+    return "store", OK, f"{url} ({'durable' if store.durable else 'not durable'})"
+
+
+def _new_file(path: Path) -> Check:
+    """A file that a start would create is not created to find out whether it could be."""
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        return "store", FAILING, f"{path}: cannot be created in {folder}"
+    return "store", OK, f"{path} would be created (durable)"
+
+
+def _port(name: str, enabled: bool, host: str, port: int) -> Check:
+    if not enabled:
+        return name, NOT_CONFIGURED, ""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        with socket.socket(found[0][0], socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+    except OSError as error:
+        return name, FAILING, f"cannot listen on {host}:{port}: {error.strerror}"
+    return name, OK, f"{host}:{port}"
+
+
+def _app(reference: str) -> Check:
+    try:
+        registry = load_registry(reference)
+    except JobQueueError as error:
+        return "app", FAILING, error.message
+    if registry is None:
+        return "app", NOT_CONFIGURED, "built-in tasks only"
+    return "app", OK, f"{reference}: {', '.join(registry.names())}"

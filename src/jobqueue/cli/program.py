@@ -1,0 +1,173 @@
+"""How the three programs begin and end: parsing, errors, exit codes, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from jobqueue.cli.version import version_text
+from jobqueue.core.errors import Code, JobQueueError
+
+# 0 is success, 130 Ctrl-C.
+EXIT_CODES: dict[Code, int] = {
+    Code.INTERNAL: 1,
+    Code.INVALID_ARGUMENT: 2,
+    Code.PERMISSION_DENIED: 3,
+    Code.NOT_FOUND: 4,
+    Code.CONFLICT: 5,
+    Code.UNAVAILABLE: 6,
+    Code.DEADLINE_EXCEEDED: 7,
+    Code.ALREADY_EXISTS: 8,
+    Code.KEY_CONFLICT: 9,
+    Code.QUEUE_FULL: 10,
+    Code.OUTCOME_UNKNOWN: 11,
+    Code.JOB_FAILED: 12,
+}
+EXIT_INTERRUPTED = 130
+
+T = TypeVar("T")
+# typer carries its own copy of click; this is how its base of "wrong command line" is reached
+# without naming the copy.
+_CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def examples(*lines: str) -> str:
+    """The end of a help text: one example on a line."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in lines)])
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version_text())
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the version and the commit, and exit.",
+    ),
+]
+
+
+def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit status. Nothing but output of the command is printed."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    command = typer.main.get_command(app)
+    as_json = _wants_json(args)
+    for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = command.main(args=args, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+    except JobQueueError as error:
+        report(error.message, error.code, as_json=as_json)
+        return EXIT_CODES[error.code]
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has enough
+        _discard_stdout()
+        return 0
+    except _CommandLineError as error:
+        return _usage_error(error, as_json)
+    return status if isinstance(status, int) else 0
+
+
+def _wants_json(args: Sequence[str]) -> bool:
+    pairs = zip(args, [*args[1:], ""], strict=False)
+    return any(
+        (name in ("--output", "-o") and value == "json") or name in ("--output=json", "-ojson")
+        for name, value in pairs
+    )
+
+
+def _usage_error(error: Exception, as_json: bool) -> int:
+    context = getattr(error, "ctx", None)
+    shown = getattr(error, "format_message", lambda: str(error))()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(shown, err=True)
+        return EXIT_CODES[Code.INVALID_ARGUMENT]
+    if context is not None and not as_json:
+        shown += f"\n       see: {context.command_path} --help"
+    report(shown, Code.INVALID_ARGUMENT, as_json=as_json)
+    return EXIT_CODES[Code.INVALID_ARGUMENT]
+
+
+def report(message: str, code: Code, *, as_json: bool = False) -> None:
+    """Tell of an error on stderr."""
+    if as_json:
+        body = {"error": {"code": code.value, "message": message}}
+        typer.echo(json.dumps(body, ensure_ascii=False), err=True)
+    else:
+        typer.echo(f"error: {clean(message)}", err=True)
+
+
+def clean(text: str) -> str:
+    """Text from elsewhere, without characters that could command the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def _discard_stdout() -> None:
+    """Keep the interpreter from complaining about the broken pipe at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on a loop of its own."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(main)
+
+
+def run_service(main: Callable[[asyncio.Event], Awaitable[int]], log: logging.Logger) -> int:
+    """Run a service; what ends it unexpectedly is logged, as everything else about it is.
+
+    The first SIGTERM or SIGINT asks it to stop; the second ends the process.
+    """
+
+    async def body() -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def on_signal(number: int) -> None:
+            if stop.is_set():
+                os._exit(128 + number)
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal, int(number))
+        try:
+            return await main(stop)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    try:
+        return run_async(body())
+    except JobQueueError as error:
+        log.error(error.message, extra={"code": error.code.value})  # noqa: TRY400 - not a defect
+        return EXIT_CODES[error.code]
+    except Exception:
+        log.exception("ended by a defect")
+        return EXIT_CODES[Code.INTERNAL]

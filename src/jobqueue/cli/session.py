@@ -1,0 +1,125 @@
+"""What every ``jq-ctl`` command shares: where to connect, how to answer, how long to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import typer
+
+from jobqueue._version import __version__
+from jobqueue.cli.program import run_async
+from jobqueue.core.api import Backend
+from jobqueue.core.errors import DeadlineExceeded, InvalidArgument
+from jobqueue.engine.settings import EngineSettings
+from jobqueue.redaction import redact
+from jobqueue.topology.connect import create_backend
+
+T = TypeVar("T")
+DEFAULT_URL = "grpc://127.0.0.1:50051"
+_STOP_TIMEOUT = 5.0
+
+
+class Format(enum.StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@dataclass(slots=True)
+class Session:
+    """The global options of one command line."""
+
+    url: str = DEFAULT_URL
+    output: Format = Format.TABLE
+    timeout: float = 10.0
+
+    @property
+    def json(self) -> bool:
+        """Whether a program reads the output."""
+        return self.output is Format.JSON
+
+    def call(self, work: Callable[[Backend], Awaitable[T]]) -> T:
+        """Connect, do one thing, and disconnect; all of it within the timeout."""
+
+        async def body() -> T:
+            async with self.connected() as backend:
+                return await self.within(work(backend))
+
+        return run_async(body())
+
+    def converse(self, work: Callable[[Backend], Awaitable[T]]) -> T:
+        """Like ``call``, for work that bounds its own steps with ``within``."""
+
+        async def body() -> T:
+            async with self.connected() as backend:
+                return await work(backend)
+
+        return run_async(body())
+
+    async def within(self, step: Awaitable[T]) -> T:
+        """Bound one step by the timeout."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await step
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"no answer from {redact(self.url)} within {self.timeout:g} s"
+                " (--timeout sets how long to wait)"
+            ) from None
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Backend]:
+        """A started backend. A store file must exist: a typing mistake must not create one."""
+        backend = create_backend(
+            self.url,
+            settings=EngineSettings(version=__version__),
+            create=False,
+            call_timeout=self.timeout,
+        )
+        try:
+            await self.within(backend.start())
+            yield backend
+        finally:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await backend.stop()
+
+
+def choose_url(server: str | None, url: str | None, environ_url: str | None) -> str:
+    """The address to use: --url or --server, else JQ_URL, else the local server."""
+    if server and url:
+        raise InvalidArgument("--server", "give either --server or --url, not both")
+    if server:
+        return server if "://" in server else f"grpc://{server}"
+    return url or environ_url or DEFAULT_URL
+
+
+def session(context: typer.Context) -> Session:
+    """The session that the root command made."""
+    found = context.find_root().obj
+    assert isinstance(found, Session)
+    return found
+
+
+def _set_output(context: typer.Context, value: Format | None) -> Format | None:
+    if value is not None and isinstance(context.find_root().obj, Session):
+        session(context).output = value
+    return value
+
+
+# On every command, so that it may stand where people type it.
+OutputOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--output",
+        "-o",
+        callback=_set_output,
+        help="table for people, json for programs.",
+        show_default=False,
+    ),
+]

@@ -1,0 +1,44 @@
+"""``--set KEY=VALUE``: any setting on the command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from jobqueue.config import keys
+from jobqueue.core.errors import InvalidArgument
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any setting by its full name, as queue.max_retries=5; may be repeated.",
+    ),
+]
+
+
+def parse_sets(items: Sequence[str] | None) -> dict[str, str]:
+    """The settings given with ``--set``. Secrets are refused: a command line is no secret."""
+    found: dict[str, str] = {}
+    for item in items or ():
+        name, sep, value = item.partition("=")
+        name = name.strip()
+        if not sep:
+            raise InvalidArgument("--set", f"{name!r} is not KEY=VALUE")
+        key = keys().get(name)
+        if key is None:
+            near = difflib.get_close_matches(name, keys(), n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise InvalidArgument(
+                "--set", f"unknown key {name}{hint}; allowed: {', '.join(keys())}"
+            )
+        if key.secret:
+            raise InvalidArgument(
+                "--set", f"{name} is a secret, and everybody can read a command line; use {key.env}"
+            )
+        found[name] = value
+    return found

@@ -1,0 +1,95 @@
+"""Turns what is typed or filed into job specs: payloads, labels, JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import JobSpec
+
+# A server's own limit decides; this one keeps a slip (`@/dev/zero`) from eating the memory.
+MAX_INPUT_BYTES = 64 << 20
+_LINE_FIELDS = {
+    "queue": (str,),
+    "type": (str,),
+    "priority": (int,),
+    "max_retries": (int, type(None)),
+    "ttl": (int, float, type(None)),
+    "delay": (int, float, type(None)),
+    "timeout": (int, float, type(None)),
+    "idempotency_key": (str, type(None)),
+    "labels": (dict,),
+}
+
+
+def read_payload(argument: str) -> bytes:
+    """``-`` is stdin, ``@FILE`` a file, anything else the payload itself."""
+    if argument == "-":
+        return _bounded(sys.stdin.buffer.read(MAX_INPUT_BYTES + 1), "stdin")
+    if argument.startswith("@"):
+        name = argument[1:]
+        try:
+            with Path(name).open("rb") as file:
+                return _bounded(file.read(MAX_INPUT_BYTES + 1), name)
+        except OSError as error:
+            raise InvalidArgument("PAYLOAD", f"cannot read {name!r}: {error.strerror}") from None
+    return argument.encode(errors="surrogateescape")
+
+
+def _bounded(data: bytes, name: str) -> bytes:
+    if len(data) > MAX_INPUT_BYTES:
+        raise InvalidArgument("PAYLOAD", f"{name} is larger than {MAX_INPUT_BYTES} bytes")
+    return data
+
+
+def parse_labels(items: Sequence[str]) -> dict[str, str]:
+    """``name=value`` texts as a mapping."""
+    labels: dict[str, str] = {}
+    for item in items:
+        name, sep, value = item.partition("=")
+        if not sep or not name:
+            raise InvalidArgument("--label", f"{item!r} is not NAME=VALUE")
+        labels[name] = value
+    return labels
+
+
+def read_lines(file: Path, queue: str) -> Iterator[tuple[int, JobSpec]]:
+    """The jobs of a JSON lines file with their line numbers; ``queue`` is the default."""
+    try:
+        with file.open("rb") if str(file) != "-" else sys.stdin.buffer as stream:
+            number = 0
+            while line := stream.readline(MAX_INPUT_BYTES + 1):
+                number += 1
+                if len(line) > MAX_INPUT_BYTES:
+                    raise InvalidArgument(f"line {number}", "is too long")
+                if line.strip():
+                    yield number, parse_line(line, number, queue)
+    except OSError as error:
+        raise InvalidArgument("--batch", f"cannot read {str(file)!r}: {error.strerror}") from None
+
+
+def parse_line(line: bytes, number: int, queue: str) -> JobSpec:
+    """One line: an object with ``payload`` and any of the other fields of a job."""
+    where = f"line {number}"
+    try:
+        body: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(where, f"is not JSON: {error}") from None
+    if not isinstance(body, dict) or "payload" not in body:
+        raise InvalidArgument(where, 'must be an object with a "payload"')
+    payload = json.dumps(body.pop("payload"), ensure_ascii=False, separators=(",", ":"))
+    for name, value in body.items():
+        kinds = _LINE_FIELDS.get(name)
+        if kinds is None:
+            raise InvalidArgument(
+                where, f"unknown field {name!r}; allowed: payload, {', '.join(_LINE_FIELDS)}"
+            )
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            allowed = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
+            raise InvalidArgument(where, f"{name} must be {allowed}")
+    key = body.pop("idempotency_key", None)
+    return JobSpec(payload=payload.encode(), key=key, **{"queue": queue, **body})

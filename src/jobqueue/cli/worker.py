@@ -1,0 +1,181 @@
+"""``jq-worker``: flags, settings, start, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jobqueue import config, logs
+from jobqueue.cli.appload import load_app
+from jobqueue.cli.program import VersionOption, examples, run_program, run_service
+from jobqueue.cli.setting_flags import SetOption, parse_sets
+from jobqueue.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from jobqueue.client.app import JobQueue
+    from jobqueue.topology.remote_worker import RemoteWorker
+
+log = logging.getLogger("jobqueue.worker")
+SERVICE = "jq-worker"
+EXIT_UNFINISHED = 1  # jobs were still running when the shutdown time was up
+
+app = typer.Typer(name=SERVICE, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+@app.command(epilog=examples(
+    "jq-worker --server 127.0.0.1:50051 --queues mail,default --concurrency 8 --app tasks:app",
+    "jq-worker --queues images --exec './resize.sh --fast'",
+    "jq-worker --url sqlite:///data/jobqueue.db --queues default",
+))  # fmt: skip
+def work(
+    config_file: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="YAML file with settings.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="The jq-server, as HOST:PORT. Default: 127.0.0.1:50051.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Work on a store without a server: sqlite:///FILE.")
+    ] = None,
+    queues: Annotated[
+        str | None,
+        typer.Option(
+            help="Queues to take jobs from, separated by commas; * = all. Default: those that the"
+            " app's tasks declare, or `default`."
+        ),
+    ] = None,
+    concurrency: Annotated[str | None, typer.Option(help="Jobs to run at once.")] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", help="Name of this worker. Default: host name and pid.")
+    ] = None,
+    app_reference: Annotated[
+        str | None,
+        typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The JobQueue with the tasks."),
+    ] = None,
+    exec_: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="COMMAND",
+            help="Run this program for every job: payload on stdin, result on stdout, exit status"
+            " as outcome.",
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        str | None, typer.Option(help="Port of /metrics; 0 = none. Default: 9464.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="json or text.")] = None,
+    sets: SetOption = None,
+    version: VersionOption = False,
+) -> int:
+    """Take jobs from queues and run them. SIGTERM drains: running jobs end, then the worker.
+
+    Settings come from the YAML file, then JQ_ environment variables, then flags; the last wins.
+    """
+    flags = {
+        "worker.server": server,
+        "worker.queues": queues,
+        "worker.concurrency": concurrency,
+        "worker.id": id_,
+        "worker.app": app_reference,
+        "worker.metrics_port": metrics_port,
+        "log.level": log_level,
+        "log.format": log_format,
+        **parse_sets(sets),
+    }
+    loaded = config.load(config_file, os.environ, flags)
+    settings = loaded.settings
+    if settings.worker.concurrency < 1:
+        raise InvalidArgument("worker.concurrency", "must be 1 or more for a jq-worker")
+    if server and url:
+        raise InvalidArgument("--server", "give either --server or --url, not both")
+    command = _command(exec_)
+    if command and settings.worker.app:
+        raise InvalidArgument("--exec", "give either --exec or --app, not both")
+    user_app = load_app(settings.worker.app) if settings.worker.app else None
+    logs.configure(SERVICE, settings.log.level, settings.log.format)
+    for warning in loaded.warnings:
+        log.warning(warning)
+    chosen_url = url or _url(loaded, user_app)
+    chosen_queues = _queues(loaded, user_app)
+
+    async def body(stop: asyncio.Event) -> int:
+        from jobqueue.topology.remote_worker import RemoteWorker
+
+        registry = user_app.registry if user_app else None
+        worker = RemoteWorker(
+            settings, chosen_url, queues=chosen_queues, registry=registry, exec_command=command
+        )
+        return await _run(worker, stop)
+
+    return run_service(body, log)
+
+
+def _command(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InvalidArgument("--exec", f"{text!r}: {error}") from None
+    if not words:
+        raise InvalidArgument("--exec", "names no program")
+    return words
+
+
+def _url(loaded: config.Loaded, user_app: JobQueue | None) -> str:
+    """The server that was named; else the one the application itself names."""
+    given = loaded.settings.worker.server
+    unsaid = "worker.server" not in loaded.sources
+    if unsaid and user_app is not None and not user_app.url.startswith("memory:"):
+        return user_app.url
+    return given if "://" in given else f"grpc://{given}"
+
+
+def _queues(loaded: config.Loaded, user_app: JobQueue | None) -> Sequence[str]:
+    if "worker.queues" not in loaded.sources and user_app is not None:
+        return user_app.registry.queues()
+    return loaded.settings.worker.queues
+
+
+async def _run(worker: RemoteWorker, stop: asyncio.Event) -> int:
+    starting = asyncio.create_task(worker.start())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():  # stopped before the server was reached
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return 0
+        await starting
+        ended = asyncio.create_task(worker.runtime.finished)
+        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
+    finally:
+        stopping.cancel()
+        await worker.stop()
+    return EXIT_UNFINISHED if worker.unended else 0
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit status."""
+    return run_program(app, SERVICE, argv)
+
+
+def main() -> None:
+    """The entry point."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,440 @@
+"""The settings: one tree, its defaults, units and bounds, and where values come from.
+
+Rising precedence: defaults, the profile, the YAML file, ``JQ_`` environment variables, flags.
+Environment names come from the schema (``queue.max_retries`` is ``JQ_QUEUE_MAX_RETRIES``).
+Whoever starts a program calls ``load`` once and passes the result down; nothing else reads the
+environment. ``docs/configuration.md`` is generated from here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+from jobqueue.config_file import ConfigError, read_file
+from jobqueue.redaction import MASK, holds_secret, redact
+
+ENV_PREFIX = "JQ_"
+_ENV_OF_OTHERS = ("JQ_TEST_", "JQ_URL", "JQ_COMMIT")
+_MAX_PORT = 65535
+_DAY = 86_400.0
+
+
+# -- the schema --------------------------------------------------------------------------------
+
+
+def _setting(default: Any, about: str, unit: str = "", **bounds: Any) -> Any:
+    return Field(default, description=about, json_schema_extra={"unit": unit}, **bounds)
+
+
+def _split(value: object) -> object:
+    """Environment and flags give lists as comma-separated text."""
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return value
+
+
+def _no_bool(value: object) -> object:
+    """YAML's ``yes`` is not the number one."""
+    if isinstance(value, bool):
+        raise ValueError("not a number")
+    return value
+
+
+Names = Annotated[list[str], BeforeValidator(_split), Field(min_length=1)]
+Int = Annotated[int, BeforeValidator(_no_bool)]
+Seconds = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A level of the tree. Shows no secrets when printed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, redact(value) if isinstance(value, str) else value
+
+
+class DbSettings(Section):
+    url: str = _setting(
+        "sqlite:///data/jobqueue.db",
+        "Where jobs are kept: `memory://` (not durable), `sqlite:///FILE` (relative to the current"
+        " folder), `sqlite:////PATH/FILE` (absolute).",
+        min_length=1,
+    )
+    password: SecretStr = _setting(SecretStr(""), "Password of the database.")
+
+
+class RedisSettings(Section):
+    password: SecretStr = _setting(SecretStr(""), "Password of Redis.")
+
+
+class KafkaSettings(Section):
+    password: SecretStr = _setting(SecretStr(""), "Password of Kafka.")
+
+
+class HttpSettings(Section):
+    enabled: bool = _setting(True, "Serve the HTTP API, /metrics, /healthz and /readyz.")
+    host: str = _setting("127.0.0.1", "Address that HTTP listens on.", min_length=1)
+    port: Int = _setting(8080, "Port of HTTP; 0 takes a free one.", ge=0, le=_MAX_PORT)
+    view: Literal["canonical", "scheduler", "producer"] = _setting(
+        "canonical", "Vocabulary of job states in HTTP answers, unless a request asks for another."
+    )
+
+
+class GrpcSettings(Section):
+    enabled: bool = _setting(True, "Serve the gRPC API, which remote workers and clients use.")
+    host: str = _setting("127.0.0.1", "Address that gRPC listens on.", min_length=1)
+    port: Int = _setting(50051, "Port of gRPC; 0 takes a free one.", ge=0, le=_MAX_PORT)
+    reflection: bool = _setting(False, "Let tools such as grpcurl ask for the schema.")
+
+
+class WorkerSection(Section):
+    concurrency: Int = _setting(
+        4,
+        "Jobs run at once by jq-server's built-in pool (0 = no pool) or a jq-worker (at least 1).",
+        "jobs",
+        ge=0,
+        le=10_000,
+    )
+    queues: Names = _setting(["default"], "Queues that jobs are taken from; `*` = all.")
+    id: str = _setting(
+        "", "Name of a jq-worker; by default host name and process id.", max_length=200
+    )
+    server: str = _setting(
+        "127.0.0.1:50051", "The jq-server that a jq-worker connects to, as HOST:PORT.", min_length=1
+    )
+    app: str = _setting("", "Python application with the task handlers, as MODULE:ATTRIBUTE.")
+    heartbeat_interval: Seconds = _setting(5.0, "Time between heartbeats.", "s", gt=0, le=3600)
+    heartbeat_timeout: Seconds = _setting(
+        30.0,
+        "Silence after which a worker is OFFLINE and its jobs fail over.",
+        "s",
+        gt=0,
+        le=_DAY,
+    )
+    shutdown_timeout: Seconds = _setting(
+        60.0, "Time a stopping jq-worker gives to the jobs it runs.", "s", ge=0, le=_DAY
+    )
+    metrics_host: str = _setting("127.0.0.1", "Address of jq-worker's /metrics.", min_length=1)
+    metrics_port: Int = _setting(
+        9464, "Port of jq-worker's /metrics; 0 = none.", ge=0, le=_MAX_PORT
+    )
+
+
+class QueueSection(Section):
+    capacity: Int = _setting(
+        0, "PENDING jobs a queue takes before it refuses more; 0 = unbounded.", "jobs", ge=0
+    )
+    max_retries: Int = _setting(3, "Retries of a failed job.", "retries", ge=0, le=1_000)
+    max_payload_bytes: Int = _setting(
+        1 << 20, "Largest payload accepted.", "bytes", ge=1, le=64 << 20
+    )
+    retry_profile: Literal["default", "producer", "scheduler"] = _setting(
+        "default",
+        "Wait before a retry: `default` 5, 10, 20 … 300 s and up to 25 % more; `producer` 1, 2, 4,"
+        " 8, 10 s ± 25 %; `scheduler` 1, 2, 4, 8 s.",
+    )
+    ttl: Seconds | None = _setting(
+        None, "A job that has not started within this time is dead-lettered.", "s", gt=0
+    )
+    timeout: Seconds | None = _setting(None, "Longest run of one attempt.", "s", gt=0)
+    key_ttl: Seconds = _setting(_DAY, "Time an idempotency key is remembered.", "s", gt=0)
+    poison_after: Int = _setting(
+        5,
+        "Worker deaths under a running job that make it a dead letter; 0 = never.",
+        "deaths",
+        ge=0,
+    )
+    retention: Seconds = _setting(0.0, "Time DONE jobs are kept; 0 = for ever.", "s", ge=0)
+
+
+class SchedulerSection(Section):
+    batch_size: Int = _setting(100, "Jobs handed out in one cycle.", "jobs", ge=1, le=10_000)
+    interval: Seconds = _setting(0.5, "Longest idle wait between two cycles.", "s", gt=0, le=60)
+    assignment_timeout: Seconds = _setting(
+        60.0, "Time a worker has to start a job it was handed.", "s", gt=0, le=_DAY
+    )
+
+
+class ServerSection(Section):
+    shutdown_timeout: Seconds = _setting(
+        30.0, "Time a stopping jq-server gives to requests and jobs.", "s", ge=0, le=_DAY
+    )
+
+
+class LogSection(Section):
+    level: Literal["debug", "info", "warning", "error"] = _setting(
+        "info", "Least severe messages that are logged."
+    )
+    format: Literal["json", "text"] = _setting("json", "JSON lines, or text for people.")
+
+
+class Settings(Section):
+    """Everything that can be set."""
+
+    profile: Literal["default", "producer"] = _setting(
+        "default",
+        "A set of defaults: `producer` bounds queues at 100 jobs, retries after 1 to 10 s, runs 5"
+        " jobs at once and answers HTTP in the producer vocabulary.",
+    )
+    db: DbSettings = Field(default_factory=DbSettings)
+    redis: RedisSettings = Field(default_factory=RedisSettings)
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings)
+    http: HttpSettings = Field(default_factory=HttpSettings)
+    grpc: GrpcSettings = Field(default_factory=GrpcSettings)
+    worker: WorkerSection = Field(default_factory=WorkerSection)
+    queue: QueueSection = Field(default_factory=QueueSection)
+    scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
+    server: ServerSection = Field(default_factory=ServerSection)
+    log: LogSection = Field(default_factory=LogSection)
+
+
+PROFILES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "producer": {
+        "queue.capacity": 100,
+        "queue.retry_profile": "producer",
+        "http.view": "producer",
+        "worker.concurrency": 5,
+    },
+}
+
+
+# -- the schema, as a list of keys -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting by its full name."""
+
+    path: str
+    info: FieldInfo
+
+    @property
+    def env(self) -> str:
+        """Its environment variable."""
+        return ENV_PREFIX + self.path.replace(".", "_").upper()
+
+    @property
+    def flag(self) -> str:
+        """Its flag, where a program has one."""
+        return "--" + self.path.replace(".", "-").replace("_", "-")
+
+    @property
+    def secret(self) -> bool:
+        """Whether its value must not be seen."""
+        return self.info.annotation is SecretStr
+
+    @property
+    def default(self) -> Any:
+        """What holds when nobody says otherwise."""
+        return self.info.get_default(call_default_factory=True)
+
+    @property
+    def unit(self) -> str:
+        """What a number counts."""
+        extra = self.info.json_schema_extra
+        return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
+
+    def allowed(self) -> str:
+        """What may be written, in words."""
+        kinds = _kinds(self.info.annotation)
+        literal = [
+            value
+            for kind in kinds
+            for value in typing.get_args(kind)
+            if typing.get_origin(kind) is Literal
+        ]
+        if literal:
+            return "one of " + ", ".join(str(value) for value in literal)
+        if bool in kinds:
+            return "true or false"
+        if int in kinds or float in kinds:
+            number = "a whole number" if int in kinds else "a number"
+            text = number + _bounds(self.info.metadata)
+            return text + (" or nothing" if types.NoneType in kinds else "")
+        if any(typing.get_origin(kind) is list for kind in kinds):
+            return "one or more names"
+        return "text"
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The plain types in an annotation."""
+    if typing.get_origin(annotation) is Annotated:
+        return _kinds(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [kind for part in typing.get_args(annotation) for kind in _kinds(part)]
+    return [annotation]
+
+
+def _bounds(metadata: list[Any]) -> str:
+    found = {
+        name: getattr(item, name)
+        for item in metadata
+        for name in ("ge", "gt", "le")
+        if getattr(item, name, None) is not None
+    }
+    text = ""
+    if "gt" in found:
+        text += f" above {found['gt']:g}"
+    elif "ge" in found:
+        text += f" from {found['ge']:d}"
+    if "le" in found:
+        text += f"{', at most' if 'gt' in found else ' to'} {found['le']:.0f}"
+    return text
+
+
+@cache
+def keys() -> dict[str, Key]:
+    """Every setting, by its full name, in the order of the schema."""
+    found: dict[str, Key] = {}
+
+    def walk(model: type[BaseModel], prefix: str) -> None:
+        for name, info in model.model_fields.items():
+            kind = info.annotation
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                walk(kind, f"{prefix}{name}.")
+            else:
+                found[prefix + name] = Key(prefix + name, info)
+
+    walk(Settings, "")
+    return found
+
+
+# -- loading -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Loaded:
+    """Validated settings, what to warn about, and where each value that is set came from."""
+
+    settings: Settings
+    warnings: list[str] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def shown(self) -> list[tuple[str, str, str]]:
+        """Every setting as ``(key, value, source)``, without secrets."""
+        return [
+            (path, show(key, lookup(self.settings, path)), self.sources.get(path, "default"))
+            for path, key in keys().items()
+        ]
+
+
+def lookup(settings: Settings, path: str) -> Any:
+    """The value of one setting by its full name."""
+    value: Any = settings
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def show(key: Key, value: Any) -> str:
+    """A value as people may see it."""
+    if key.secret:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        return MASK if text else ""
+    if isinstance(value, list):
+        return ",".join(str(item) for item in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else redact(str(value))
+
+
+def load(
+    config_file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Loaded:
+    """Read all sources and validate; ConfigError lists every problem found.
+
+    ``flags`` maps full names to values; None means not given.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    warnings: list[str] = []
+    if config_file is not None:
+        values, sources = read_file(config_file, keys())
+        warnings += _secrets_in(values, sources)
+    _take_environment(environ or {}, values, sources, warnings)
+    for path, value in (flags or {}).items():
+        if value is not None:
+            values[path], sources[path] = value, f"flag {keys()[path].flag}"
+    for path, preset in PROFILES.get(str(values.get("profile")), {}).items():
+        if path not in values:
+            values[path], sources[path] = preset, f"profile {values['profile']}"
+    return Loaded(_validate(values, sources), warnings, sources)
+
+
+def _validate(values: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        *sections, name = path.split(".")
+        level = tree
+        for section in sections:
+            level = level.setdefault(section, {})
+        level[name] = value
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        # A list reports each item; the setting as a whole is what people know.
+        paths = {".".join(str(part) for part in item["loc"][:2]) for item in error.errors()}
+        found = {path: keys().get(path) or keys()[path.split(".")[0]] for path in sorted(paths)}
+        raise ConfigError(
+            [_problem(key, values.get(key.path), sources) for key in found.values()]
+        ) from None
+    worker = settings.worker
+    if worker.heartbeat_timeout <= worker.heartbeat_interval:
+        raise ConfigError(
+            [
+                f"worker.heartbeat_timeout: {worker.heartbeat_timeout:g} s must be more than"
+                f" worker.heartbeat_interval, {worker.heartbeat_interval:g} s"
+            ]
+        )
+    return settings
+
+
+def _problem(key: Key, value: Any, sources: Mapping[str, str]) -> str:
+    shown = "this value" if key.secret else redact(reprlib.repr(value))
+    return (
+        f"{key.path}: {shown} is not allowed; allowed: {key.allowed()}"
+        f" (from {sources.get(key.path, 'default')})"
+    )
+
+
+def _secrets_in(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
+    return [
+        f"{sources[path]}: {path} holds a secret; give it as {keys()[path].env} instead"
+        for path, value in values.items()
+        if value and (keys()[path].secret or holds_secret(str(value)))
+    ]
+
+
+def _take_environment(
+    environ: Mapping[str, str],
+    values: dict[str, Any],
+    sources: dict[str, str],
+    warnings: list[str],
+) -> None:
+    names = {key.env: key.path for key in keys().values()}
+    for name, value in environ.items():
+        if not name.startswith(ENV_PREFIX) or name.startswith(_ENV_OF_OTHERS):
+            continue
+        if name in names:
+            if value != "":  # an empty variable counts as not set
+                values[names[name]], sources[names[name]] = value, f"environment {name}"
+        elif near := difflib.get_close_matches(name, names, n=1, cutoff=0.75):
+            warnings.append(
+                f"environment variable {name} is unknown and ignored; did you mean {near[0]}?"
+            )

@@ -1,0 +1,104 @@
+"""Reads the settings that a YAML file gives, with the line of each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jobqueue.core.errors import Code, JobQueueError
+
+_MAX_BYTES = 1 << 20
+
+
+class ConfigError(JobQueueError):
+    """The settings are wrong; the message lists every problem, one on a line."""
+
+    code = Code.INVALID_ARGUMENT
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def read_file(file: Path, known: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values and their places (``file:line``) by full name; unknown names are errors."""
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([f"--config {file}: {error.strerror or error}"]) from None
+    if len(raw) > _MAX_BYTES:
+        raise ConfigError([f"--config {file}: larger than {_MAX_BYTES} bytes"])
+    reader = _Reader(file, known)
+    try:
+        reader.read(raw)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
+        raise ConfigError([f"{where}: not valid YAML: {error.problem}"]) from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise ConfigError([f"{file}: not valid YAML"]) from None
+    if reader.problems:
+        raise ConfigError(reader.problems)
+    return reader.values, reader.places
+
+
+class _Reader:
+    """Walks the YAML nodes rather than the loaded values: only nodes know their lines."""
+
+    def __init__(self, file: Path, known: Collection[str]) -> None:
+        self._file = file
+        self._known = known
+        self.values: dict[str, Any] = {}
+        self.places: dict[str, str] = {}
+        self.problems: list[str] = []
+
+    def read(self, raw: bytes) -> None:
+        loader = yaml.SafeLoader(raw)
+        try:
+            root = loader.get_single_node()
+            if root is not None:
+                self._walk(loader, root, "")
+        finally:
+            loader.dispose()
+
+    def _place(self, node: yaml.Node) -> str:
+        return f"{self._file}:{node.start_mark.line + 1}"
+
+    def _walk(self, loader: yaml.SafeLoader, node: yaml.Node, prefix: str) -> None:
+        """Take the settings below a node; ``prefix`` ends with a dot, except at the root."""
+        level = sorted(
+            {p[len(prefix) :].split(".")[0] for p in self._known if p.startswith(prefix)}
+        )
+        if not isinstance(node, yaml.MappingNode):
+            if isinstance(node, yaml.ScalarNode) and node.value in ("", "~", "null"):
+                return  # a section with nothing in it
+            name = prefix.rstrip(".") or "the file"
+            self.problems.append(
+                f"{self._place(node)}: {name} must hold keys; allowed: {', '.join(level)}"
+            )
+            return
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            name = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
+            path = prefix + name
+            if name in seen:
+                self.problems.append(f"{self._place(key_node)}: {path} is given twice")
+            elif name not in level:
+                self.problems.append(self._unknown(key_node, prefix, name, level))
+            elif path in self._known:
+                self.values[path] = loader.construct_object(value_node, deep=True)
+                self.places[path] = self._place(key_node)
+            else:
+                self._walk(loader, value_node, path + ".")
+            seen.add(name)
+
+    def _unknown(self, node: yaml.Node, prefix: str, name: str, level: list[str]) -> str:
+        near = difflib.get_close_matches(name, level, n=1)
+        hint = f" (did you mean {prefix}{near[0]}?)" if near else ""
+        place = self._place(node)
+        return f"{place}: unknown key {prefix}{name}{hint}; allowed here: {', '.join(level)}"

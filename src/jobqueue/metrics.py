@@ -1,0 +1,237 @@
+"""Prometheus metrics: the names of jq:FR-040, each registry its own, nothing global.
+
+``Metrics`` is an observer. It hears of batches, from any thread, so it keeps plain numbers under
+one lock and turns them into Prometheus families only when somebody scrapes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import QueueStats, Worker, WorkerStatus
+from jobqueue.core.lifecycle import State
+
+log = logging.getLogger("jobqueue.metrics")
+
+_FAST = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+)
+_SLOW = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+_SCRAPE_TIMEOUT = 5.0
+
+Labels = tuple[str, ...]
+
+
+class Figures(Protocol):
+    """What a scrape reads from a backend."""
+
+    async def list_queues(self) -> list[QueueStats]:
+        """Figures of all queues."""
+        ...
+
+    async def list_workers(self) -> list[Worker]:
+        """Every worker known."""
+        ...
+
+
+class _Histogram:
+    """Counts by bucket, for each set of labels. The caller holds the lock."""
+
+    def __init__(self, name: str, about: str, labels: Labels, bounds: Sequence[float]) -> None:
+        self._name, self._about, self._labels, self._bounds = name, about, labels, bounds
+        self._series: dict[Labels, list[float]] = {}  # a count for each bucket, then the sum
+
+    def observe(self, labels: Labels, values: Sequence[float]) -> None:
+        bounds = self._bounds
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series[labels] = [0.0] * (len(bounds) + 2)
+        for value in values:
+            series[bisect_left(bounds, value)] += 1
+        series[-1] += sum(values)
+
+    def family(self) -> Metric:
+        family = HistogramMetricFamily(self._name, self._about, labels=self._labels)
+        for labels, series in self._series.items():
+            total = 0.0
+            buckets = []
+            for bound, count in zip((*self._bounds, float("inf")), series[:-1], strict=True):
+                total += count
+                buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), total))
+            family.add_metric(labels, buckets, series[-1])
+        return family
+
+
+class _Counter:
+    """A count for each set of labels. The caller holds the lock."""
+
+    def __init__(self, name: str, about: str, labels: Labels) -> None:
+        self._name, self._about, self._labels = name, about, labels
+        self._series: defaultdict[Labels, float] = defaultdict(float)
+
+    def add(self, labels: Labels, amount: float) -> None:
+        self._series[labels] += amount
+
+    def family(self) -> Metric:
+        family = CounterMetricFamily(self._name, self._about, labels=self._labels)
+        for labels, value in self._series.items():
+            family.add_metric(labels, value)
+        return family
+
+
+class Metrics(Collector):
+    """Listens, counts, and renders."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._run = _Histogram(
+            "jq_job_processing_duration_seconds", "Run time of attempts.", ("queue",), _SLOW
+        )
+        self._grpc = _Histogram(
+            "jq_grpc_request_duration_seconds",
+            "Time to answer gRPC calls.",
+            ("method", "status_code"),
+            _FAST,
+        )
+        self._cycle = _Histogram(
+            "jq_scheduler_cycle_duration_seconds", "Time of scheduling cycles.", (), _FAST
+        )
+        self._query = _Histogram(
+            "jq_db_query_duration_seconds", "Time of store statements.", ("query_name",), _FAST
+        )
+        self._redis = _Histogram(
+            "jq_redis_operation_duration_seconds", "Time of Redis calls.", ("operation",), _FAST
+        )
+        self._cycle.observe((), ())  # without labels it is there from the start
+        self._jobs = _Counter("jq_job", "Jobs that entered a state.", ("queue", "status"))
+        self._assigned = _Counter("jq_scheduler_jobs_assigned", "Jobs handed out.", ("queue",))
+        self._kafka = _Counter("jq_kafka_publish_errors", "Events Kafka did not take.", ("topic",))
+        self._queues: list[QueueStats] = []
+        self._workers: list[Worker] = []
+        self._own: tuple[str, int] | None = None
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+
+    # -- the observer ----------------------------------------------------------------------
+
+    def entered(self, queue: str, state: State, count: int) -> None:
+        """Jobs of a queue entered a state."""
+        with self._lock:
+            self._jobs.add((queue, state.name), count)
+            if state is State.ASSIGNED:
+                self._assigned.add((queue,), count)
+
+    def ran(self, queue: str, seconds: Sequence[float]) -> None:
+        """Attempts ended after running that long."""
+        with self._lock:
+            self._run.observe((queue,), seconds)
+
+    def scheduled(self, seconds: float, assigned: dict[str, int]) -> None:
+        """A scheduling cycle ended.
+
+        Jobs are counted as they enter ASSIGNED: most of them do so in a submit or a report, not
+        in a cycle.
+        """
+        with self._lock:
+            self._cycle.observe((), (seconds,))
+
+    def queried(self, name: str, seconds: float) -> None:
+        """A statement of the store ended."""
+        with self._lock:
+            self._query.observe((name,), (seconds,))
+
+    # -- the faces -------------------------------------------------------------------------
+
+    def on_call(self, method: str, status_code: str, seconds: float) -> None:
+        """A gRPC call was answered."""
+        with self._lock:
+            self._grpc.observe((method, status_code), (seconds,))
+
+    def set_worker(self, worker_id: str, running: int) -> None:
+        """This process is that one worker, and shows itself only."""
+        self._own = (worker_id, running)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, for the registry."""
+        yield from self._gauges()
+        with self._lock:
+            families = [
+                self._run.family(),
+                self._jobs.family(),
+                self._grpc.family(),
+                self._cycle.family(),
+                self._assigned.family(),
+                self._kafka.family(),
+                self._query.family(),
+                self._redis.family(),
+            ]
+        yield from families
+
+    def _gauges(self) -> Iterator[Metric]:
+        depth = GaugeMetricFamily(
+            "jq_job_queue_depth", "Jobs by queue and state.", labels=("queue", "status")
+        )
+        for stats in self._queues:
+            for state in State:
+                depth.add_metric((stats.queue.name, state.name), stats.depth.get(state, 0))
+        yield depth
+        active = [w for w in self._workers if w.status is not WorkerStatus.OFFLINE]
+        running = {worker.info.id: worker.running for worker in active}
+        if self._own is not None:
+            running = dict([self._own])
+        yield GaugeMetricFamily(
+            "jq_worker_active_count", "Workers that are not OFFLINE.", value=len(running)
+        )
+        held = GaugeMetricFamily(
+            "jq_worker_job_concurrency", "Jobs a worker holds now.", labels=("worker_id",)
+        )
+        for worker_id, count in running.items():
+            held.add_metric((worker_id,), count)
+        yield held
+
+    async def render(self, backend: Figures | None = None) -> tuple[bytes, str]:
+        """The exposition text and its content type.
+
+        When the backend cannot be read, what this process counted itself is still shown.
+        """
+        queues: list[QueueStats] = []
+        workers: list[Worker] = []
+        if backend is not None:
+            try:
+                async with asyncio.timeout(_SCRAPE_TIMEOUT):
+                    queues = await backend.list_queues()
+                    workers = await backend.list_workers()
+            except (JobQueueError, TimeoutError) as error:
+                log.warning("the scrape could not read the store: %s", str(error) or "timed out")
+        # No await from here on: two scrapes at once do not mix.
+        self._queues, self._workers = queues, workers
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST

@@ -1,0 +1,155 @@
+"""From a URL to a backend: the one place that knows which schemes exist."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
+from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.store import Rules, Store
+from jobqueue.redaction import redact
+
+if TYPE_CHECKING:
+    from jobqueue.core.api import Backend
+    from jobqueue.engine.settings import EngineSettings
+
+STORES = "memory://, sqlite:///FILE (relative), sqlite:////PATH/FILE (absolute)"
+ALLOWED = f"{STORES}, grpc://HOST:PORT"
+_LATER = {
+    "postgresql": "PostgreSQL",
+    "postgres": "PostgreSQL",
+    "redis": "Redis",
+    "rediss": "Redis",
+}
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A parsed URL: the scheme, and the file or the host and port that it names."""
+
+    scheme: str
+    path: Path | None = None
+    host: str = ""
+    port: int = 0
+
+    @property
+    def target(self) -> str:
+        """``host:port`` as gRPC wants it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
+    """Read a backend URL; the error lists the allowed forms and shows no password."""
+    scheme, sep, rest = url.partition("://")
+    scheme = scheme.lower()
+    if scheme == "memory" and sep:
+        if rest.strip("/"):
+            raise InvalidArgument(field, f"{redact(url)!r}: memory:// takes no path")
+        return Address("memory")
+    if scheme == "sqlite" and sep:
+        return Address("sqlite", path=_sqlite_path(rest, url, field))
+    if scheme == "grpc" and sep:
+        host, port = _host_port(rest, url, field)
+        return Address("grpc", host=host, port=port)
+    if scheme in _LATER and sep:
+        raise InvalidArgument(
+            field, f"{_LATER[scheme]} comes with a later version; allowed now: {allowed}"
+        )
+    raise InvalidArgument(field, f"{redact(url)!r} is not a known form; allowed: {allowed}")
+
+
+def _sqlite_path(rest: str, url: str, field: str) -> Path:
+    host, slash, name = rest.partition("/")
+    if host or not slash:
+        raise InvalidArgument(
+            field,
+            f"{redact(url)!r}: sqlite takes three slashes for a relative file (sqlite:///jobs.db)"
+            " and four for an absolute one (sqlite:////var/lib/jobs.db)",
+        )
+    if not name or name.endswith("/"):
+        raise InvalidArgument(field, f"{redact(url)!r} names no file; use sqlite:///jobs.db")
+    if name == ":memory:":
+        raise InvalidArgument(field, "sqlite in memory is not supported; use memory://")
+    if "?" in name:
+        raise InvalidArgument(field, f"{redact(url)!r}: sqlite takes no options after '?'")
+    return Path(unquote(name))
+
+
+def _host_port(rest: str, url: str, field: str) -> tuple[str, int]:
+    shown = repr(redact(url))
+    rest = rest.rstrip("/")
+    if "@" in rest or "/" in rest or "?" in rest:
+        raise InvalidArgument(field, f"{shown}: grpc takes only a host and a port")
+    host, sep, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not sep or not host or not port.isascii() or not port.isdigit():
+        raise InvalidArgument(
+            field, f"{shown} needs a host and a port, like grpc://127.0.0.1:50051"
+        )
+    if not 0 < int(port) <= _MAX_PORT:
+        raise InvalidArgument(field, f"{shown}: the port must be 1 to {_MAX_PORT}")
+    return host, int(port)
+
+
+def create_store(
+    url: str,
+    *,
+    rules: Rules | None = None,
+    observer: Observer | None = None,
+    create: bool = True,
+    field: str = "url",
+) -> Store:
+    """The store a URL names, not opened yet. ``create=False``: its file must exist."""
+    address = parse_url(url, field, STORES)
+    rules = rules or Rules()
+    observer = observer or Deaf()
+    if address.path is not None:
+        from jobqueue.stores.sqlite.store import SqliteStore
+
+        _prepare_file(address.path, create=create)
+        return SqliteStore(address.path, rules=rules, observer=observer)
+    if address.scheme == "memory":
+        from jobqueue.stores.memory import MemoryStore
+
+        return MemoryStore(rules=rules, observer=observer)
+    raise InvalidArgument(field, f"{redact(url)!r} names a server, not a store; allowed: {STORES}")
+
+
+def _prepare_file(path: Path, *, create: bool) -> None:
+    if not create and not path.exists():
+        raise NotFound(f"there is no file {str(path)!r} (in {Path.cwd()})")
+    if create:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(f"cannot create the folder {str(path.parent)!r}: {error}") from error
+
+
+def create_backend(
+    url: str,
+    *,
+    settings: EngineSettings | None = None,
+    rules: Rules | None = None,
+    observer: Observer | None = None,
+    create: bool = True,
+    field: str = "url",
+    call_timeout: float = 10.0,
+) -> Backend:
+    """The backend a URL names, not started yet: an engine over a store, or a server's client.
+
+    Settings and rules are the engine's; a server has its own, and only there a call can time out.
+    """
+    address = parse_url(url, field)
+    if address.scheme == "grpc":
+        from jobqueue.api.grpc.remote import GrpcBackend
+
+        return GrpcBackend(address.target, timeout=call_timeout)
+    from jobqueue.engine.engine import Engine
+    from jobqueue.engine.settings import EngineSettings
+
+    store = create_store(url, rules=rules, observer=observer, create=create, field=field)
+    return Engine(store, settings or EngineSettings(), observer=observer or Deaf())

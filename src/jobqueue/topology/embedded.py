@@ -1,0 +1,149 @@
+"""One process: store, engine, worker pool, HTTP and gRPC. Wiring only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from jobqueue.api.grpc.channel import MESSAGE_MARGIN
+from jobqueue.api.grpc.server import GrpcFace
+from jobqueue.api.http.face import HttpFace
+from jobqueue.config import Settings
+from jobqueue.core.api import Backend
+from jobqueue.core.errors import AlreadyExists
+from jobqueue.core.store import ALL_QUEUES
+from jobqueue.engine.engine import Engine
+from jobqueue.metrics import Metrics
+from jobqueue.topology import options
+from jobqueue.topology.connect import create_store
+from jobqueue.worker.registry import Registry
+from jobqueue.worker.runtime import WorkerRuntime
+
+log = logging.getLogger("jobqueue.server")
+
+# How a stop's time is shared out: requests, then jobs; the rest is the store's.
+_FACES_SHARE = 0.25
+_POOL_SHARE = 0.85
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Embedded:
+    """Starts its parts in order and stops them in reverse. ``stop`` may be called twice."""
+
+    def __init__(self, settings: Settings, *, registry: Registry | None = None) -> None:
+        self._settings = settings
+        self._registry = registry or Registry()
+        self.metrics = Metrics()
+        self._store = create_store(
+            settings.db.url,
+            rules=options.rules(settings),
+            observer=self.metrics,
+            field="db.url",
+        )
+        self._engine = Engine(self._store, options.engine(settings), observer=self.metrics)
+        self._pool: WorkerRuntime | None = None
+        self._http: HttpFace | None = None
+        self._grpc: GrpcFace | None = None
+        self.http_url = ""
+        self.grpc_target = ""
+
+    @property
+    def backend(self) -> Backend:
+        """The engine, for whoever runs in the same process."""
+        return self._engine
+
+    async def start(self) -> None:
+        """Start everything, or nothing."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        settings, engine = self._settings, self._engine
+        await engine.start()
+        await self._create_queues()
+        if settings.worker.concurrency:
+            self._pool = WorkerRuntime(
+                engine,
+                self._registry,
+                options.worker(
+                    settings,
+                    id=options.pool_id(settings),
+                    queues=settings.worker.queues,
+                    shutdown_timeout=settings.server.shutdown_timeout,
+                    fallback=not settings.worker.app,  # it knows the built-in tasks alone
+                ),
+            )
+            await self._pool.start()
+        if settings.http.enabled:
+            self._http = HttpFace(engine, options.http(settings, self.metrics, engine))
+            port = await self._http.start(settings.http.host, settings.http.port)
+            self.http_url = f"http://{_joined(settings.http.host, port)}"
+        if settings.grpc.enabled:
+            self._grpc = GrpcFace(
+                engine,
+                max_message_bytes=settings.queue.max_payload_bytes + MESSAGE_MARGIN,
+                reflection=settings.grpc.reflection,
+                on_call=self.metrics.on_call,
+            )
+            port = await self._grpc.start(settings.grpc.host, settings.grpc.port)
+            self.grpc_target = _joined(settings.grpc.host, port)
+        self._say_ready()
+
+    async def _create_queues(self) -> None:
+        """The pool's queues and those that the tasks declare must exist to be served."""
+        names = {*self._settings.worker.queues, *self._registry.queues()} - {ALL_QUEUES}
+        for name in sorted(names):
+            try:
+                await self._engine.create_queue(options.queue(self._settings, name))
+            except AlreadyExists:
+                continue
+
+    def _say_ready(self) -> None:
+        settings = self._settings
+        for face in (settings.http, settings.grpc):
+            if face.enabled and face.host not in _LOOPBACK:
+                log.warning("%s is open to the network without TLS or authentication", face.host)
+        store = self._store
+        log.info(
+            "ready: %s store, %s",
+            store.name,
+            "durable" if store.durable else "NOT DURABLE: jobs are lost when this process ends",
+            extra={
+                "http": self.http_url,
+                "grpc": self.grpc_target,
+                "store": store.name,
+                "durable": store.durable,
+                "concurrency": settings.worker.concurrency,
+                "queues": settings.worker.queues,
+            },
+        )
+
+    async def stop(self) -> None:
+        """Refuse new work, let requests and jobs end, close the store; within the timeout."""
+        timeout = self._settings.server.shutdown_timeout
+        began = time.monotonic()
+        http, grpc, pool = self._http, self._grpc, self._pool
+        self._http = self._grpc = self._pool = None
+        grace = timeout * _FACES_SHARE
+        if grpc is not None:
+            await grpc.stop(grace)
+        if http is not None:
+            await http.stop(grace)
+        if pool is not None:
+            left = timeout * _POOL_SHARE - (time.monotonic() - began)
+            await pool.stop(max(0.0, left))
+        left = max(1.0, timeout - (time.monotonic() - began))
+        try:
+            async with asyncio.timeout(left):
+                await self._engine.stop()
+        except TimeoutError:
+            log.error("the store did not close within %.1f s", left)  # noqa: TRY400
+        log.info("stopped", extra={"seconds": round(time.monotonic() - began, 3)})
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

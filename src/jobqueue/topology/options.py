@@ -1,0 +1,99 @@
+"""From the settings tree to the settings of each part."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+
+from jobqueue._version import __version__
+from jobqueue.api.http.settings import HttpSettings
+from jobqueue.config import Settings
+from jobqueue.core.job import DEFAULT_QUEUE, Queue
+from jobqueue.core.store import Rules
+from jobqueue.engine.settings import EngineSettings
+from jobqueue.metrics import Figures, Metrics
+from jobqueue.worker.settings import WorkerSettings
+
+
+def rules(settings: Settings) -> Rules:
+    """What the store applies."""
+    return Rules(
+        assignment_timeout=settings.scheduler.assignment_timeout,
+        key_ttl=settings.queue.key_ttl,
+        poison_after=settings.queue.poison_after,
+    )
+
+
+def queue(settings: Settings, name: str = DEFAULT_QUEUE) -> Queue:
+    """A queue with the configured defaults."""
+    return Queue(
+        name=name,
+        max_retries=settings.queue.max_retries,
+        ttl=settings.queue.ttl,
+        timeout=settings.queue.timeout,
+        capacity=settings.queue.capacity,
+        retry_profile=settings.queue.retry_profile,
+    )
+
+
+def engine(settings: Settings) -> EngineSettings:
+    """What the engine is told."""
+    return EngineSettings(
+        queue=queue(settings),
+        max_payload_bytes=settings.queue.max_payload_bytes,
+        batch_size=settings.scheduler.batch_size,
+        interval=settings.scheduler.interval,
+        heartbeat_interval=settings.worker.heartbeat_interval,
+        heartbeat_timeout=settings.worker.heartbeat_timeout,
+        retention=settings.queue.retention,
+        version=__version__,
+    )
+
+
+def worker(
+    settings: Settings,
+    *,
+    id: str,
+    queues: Sequence[str],
+    shutdown_timeout: float,
+    exec_command: Sequence[str] | None = None,
+    fallback: bool = False,
+) -> WorkerSettings:
+    """What a worker is told."""
+    return WorkerSettings(
+        id=id,
+        queues=tuple(queues),
+        concurrency=settings.worker.concurrency,
+        heartbeat_interval=settings.worker.heartbeat_interval,
+        shutdown_timeout=shutdown_timeout,
+        exec_command=list(exec_command) if exec_command else None,
+        version=__version__,
+        fallback=fallback,
+    )
+
+
+def http(settings: Settings, metrics: Metrics, figures: Figures) -> HttpSettings:
+    """What the HTTP face is told."""
+    return HttpSettings(
+        max_payload_bytes=settings.queue.max_payload_bytes,
+        view=settings.http.view,
+        metrics=lambda: metrics.render(figures),
+    )
+
+
+def pool_id(settings: Settings) -> str:
+    """The name of a server's built-in pool.
+
+    It is the same after a restart: a new incarnation under the old name takes over at once what
+    a killed server was running. Servers side by side differ by their ports.
+    """
+    if settings.worker.id:
+        return settings.worker.id
+    port = settings.http.port or settings.grpc.port or os.getpid()
+    return f"server-{socket.gethostname()}-{port}"
+
+
+def worker_id(settings: Settings) -> str:
+    """The name of a jq-worker."""
+    return settings.worker.id or f"{socket.gethostname()}-{os.getpid()}"

@@ -1,0 +1,117 @@
+"""A worker in a process of its own: backend, runtime, /metrics. Wiring only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from jobqueue.config import Settings
+from jobqueue.core.errors import AlreadyExists
+from jobqueue.core.observer import Deaf
+from jobqueue.core.store import ALL_QUEUES
+from jobqueue.metrics import Metrics
+from jobqueue.redaction import redact
+from jobqueue.topology import options
+from jobqueue.topology.connect import create_backend, parse_url
+from jobqueue.topology.metered import Metered
+from jobqueue.topology.metrics_listener import MetricsListener
+from jobqueue.worker.registry import Registry
+from jobqueue.worker.runtime import WorkerRuntime
+
+log = logging.getLogger("jobqueue.worker")
+_STOP_BACKEND = 5.0
+
+
+class RemoteWorker:
+    """Starts its parts in order and stops them in reverse. ``stop`` may be called twice."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        url: str,
+        *,
+        queues: Sequence[str],
+        registry: Registry | None = None,
+        exec_command: Sequence[str] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._url = url
+        self._queues = tuple(queues)
+        self.metrics = Metrics()
+        # A store opened here is observed by its engine; behind a server, this worker looks at
+        # what passes through its own link.
+        self._owns_store = parse_url(url).scheme != "grpc"
+        self._backend = create_backend(
+            url,
+            settings=options.engine(settings),
+            rules=options.rules(settings),
+            observer=self.metrics,
+        )
+        observer = Deaf() if self._owns_store else self.metrics
+        self._dispatch = Metered(self._backend, observer)
+        self.runtime = WorkerRuntime(
+            self._dispatch,
+            registry or Registry(),
+            options.worker(
+                settings,
+                id=options.worker_id(settings),
+                queues=queues,
+                shutdown_timeout=settings.worker.shutdown_timeout,
+                exec_command=exec_command,
+            ),
+        )
+        self._listener = MetricsListener(self._render)
+
+    @property
+    def unended(self) -> int:
+        """Jobs left behind: taken, and their end never reported."""
+        return self._dispatch.unended
+
+    async def start(self) -> None:
+        """Connect and take jobs."""
+        try:
+            await self._backend.start()
+            if self._owns_store:
+                await self._create_queues()
+            await self.runtime.start()
+        except BaseException:
+            await self.stop()
+            raise
+        worker = self._settings.worker
+        port = None
+        if worker.metrics_port:
+            port = await self._listener.start(worker.metrics_host, worker.metrics_port)
+        log.info(
+            "ready: taking jobs from %s",
+            redact(self._url),
+            extra={
+                "worker_id": self.runtime.settings.id,
+                "queues": list(self._queues),
+                "concurrency": self.runtime.settings.concurrency,
+                "metrics_port": port,
+            },
+        )
+
+    async def _create_queues(self) -> None:
+        for name in self._queues:
+            if name != ALL_QUEUES:
+                try:
+                    await self._backend.create_queue(options.queue(self._settings, name))
+                except AlreadyExists:
+                    continue
+
+    async def _render(self) -> tuple[bytes, str]:
+        """A worker shows its own figures; a server's are for the server to show."""
+        self.metrics.set_worker(self.runtime.settings.id, self.runtime.running)
+        return await self.metrics.render(None)
+
+    async def stop(self) -> None:
+        """Drain and deregister within the shutdown timeout, then disconnect."""
+        await self.runtime.stop()
+        await self._listener.stop()
+        try:
+            async with asyncio.timeout(_STOP_BACKEND):
+                await self._backend.stop()
+        except TimeoutError:
+            log.warning("the connection did not close within %g s", _STOP_BACKEND)
