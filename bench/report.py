@@ -89,4 +89,4 @@ def write_json(path: Path, where: str, figures: list[Figure]) -> None:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"  # noqa: PLR2004
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

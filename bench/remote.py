@@ -1,0 +1,181 @@
+"""A real ``jq-server`` process, and a client in another: ``python -m bench.remote STORE JOBS``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict
+
+import grpc.aio
+import uvloop
+
+from bench.report import Figure
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
+from jobqueue.api.grpc.remote import GrpcBackend
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import JobSpec
+from jobqueue.worker.registry import Registry, define
+from jobqueue.worker.runtime import WorkerRuntime
+from jobqueue.worker.settings import WorkerSettings
+
+IN_FLIGHT = 50
+CONCURRENCY = 2_000
+BATCH = 1_000
+START_TIMEOUT = 30.0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def server(store: str, folder: str) -> AsyncIterator[str]:
+    """A server without a pool of its own, on free ports; yields its gRPC address."""
+    port = _free_port()
+    environment = {
+        **os.environ,
+        "JQ_DB_URL": "memory://" if store == "memory" else f"sqlite:///{folder}/server.db",
+        "JQ_HTTP_PORT": str(_free_port()),
+        "JQ_GRPC_PORT": str(port),
+        "JQ_WORKER_CONCURRENCY": "0",
+        "JQ_SCHEDULER_BATCH_SIZE": str(BATCH),
+        "JQ_LOG_LEVEL": "warning",
+    }
+    process = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs yet
+        [sys.executable, "-m", "jobqueue.cli.server"], env=environment, stdout=sys.stderr
+    )
+    try:
+        await _answers(f"127.0.0.1:{port}")
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(START_TIMEOUT)
+
+
+async def _answers(target: str) -> None:
+    backend = GrpcBackend(target)
+    give_up = time.monotonic() + START_TIMEOUT
+    while True:
+        try:
+            await backend.health()
+        except JobQueueError:
+            if time.monotonic() > give_up:
+                raise
+            await asyncio.sleep(0.05)
+        else:
+            break
+    await backend.stop()
+
+
+async def _rate(jobs: int, submit: Callable[[int], Awaitable[object]]) -> float:
+    numbers = iter(range(jobs))
+
+    async def caller() -> None:
+        for n in numbers:
+            await submit(n)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
+    return jobs / (time.perf_counter() - began)
+
+
+async def unary(target: str, jobs: int) -> float:
+    """Plain unary calls of the public API, as any language's client makes them."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        stub = client_pb2_grpc.ClientServiceStub(channel)
+
+        async def submit(n: int) -> None:
+            spec = types_pb2.JobSpec(queue="default", type="noop", payload=b'{"n": %d}' % n)
+            await stub.Submit(client_pb2.SubmitRequest(spec=spec), timeout=30)
+
+        await _rate(jobs // 10, submit)  # warm-up
+        return await _rate(jobs, submit)
+
+
+async def sdk(target: str, jobs: int) -> float:
+    """One-job ``submit()`` calls through the SDK's backend, which coalesces them."""
+    backend = GrpcBackend(target)
+
+    async def submit(n: int) -> None:
+        (await backend.submit([JobSpec(payload=b'{"n": %d}' % n, type="noop")]))[0].unwrap()
+
+    try:
+        await _rate(jobs // 10, submit)
+        return await _rate(jobs, submit)
+    finally:
+        await backend.stop()
+
+
+async def drain(target: str) -> tuple[float, int]:
+    """What was submitted above, executed by a worker over the gRPC stream."""
+    backend = GrpcBackend(target)
+    before = await backend.queue_stats("default")
+    jobs = before.unfinished
+    done = 0
+
+    async def noop(n: int) -> int:
+        nonlocal done
+        done += 1
+        return n
+
+    registry = Registry()
+    registry.add(define(noop))
+    worker = WorkerRuntime(backend, registry, WorkerSettings(id="bench", concurrency=CONCURRENCY))
+    began = time.perf_counter()
+    await worker.start()
+    while (await backend.queue_stats("default")).succeeded < jobs:  # noqa: ASYNC110 - the truth
+        await asyncio.sleep(0.02)
+    rate = jobs / (time.perf_counter() - began)
+    await worker.stop()
+    await backend.stop()
+    return rate, jobs
+
+
+async def measure(store: str, jobs: int) -> list[Figure]:
+    """All of it, against one server."""
+    with tempfile.TemporaryDirectory(prefix="jobqueue-bench-") as folder:
+        async with server(store, folder) as target:
+            plain = await unary(target, jobs // 5)
+            coalesced = await sdk(target, jobs)
+            drained, count = await drain(target)
+    where = f"{IN_FLIGHT} in flight, server and client share the cores"
+    return [
+        Figure(
+            f"{store}: unary gRPC submit", plain, "jobs/s", 2_000, f"{jobs // 5:,} jobs, {where}"
+        ),
+        Figure(
+            f"{store}: SDK submit over gRPC",
+            coalesced,
+            "jobs/s",
+            12_000,
+            f"{jobs:,} plain one-job calls, {where}",
+        ),
+        Figure(
+            f"{store}: drain over gRPC",
+            drained,
+            "jobs/s",
+            None,
+            f"{count:,} no-op jobs, one worker process, concurrency {CONCURRENCY}, "
+            f"batch size {BATCH}",
+        ),
+    ]
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    figures = uvloop.run(measure(sys.argv[1], int(sys.argv[2])))
+    print(json.dumps([asdict(figure) for figure in figures]))
+
+
+if __name__ == "__main__":
+    main()
