@@ -1,0 +1,83 @@
+"""What waits for a worker is put into few messages, in an order that keeps its promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobqueue.api.grpc.outgoing import Outgoing
+from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
+from jobqueue.core.job import Assignment, WorkerStatus
+
+ID = "0b4ee0a2-0000-4000-8000-000000000000"
+
+
+def job(seq: int, size: int = 1) -> Assignment:
+    return Assignment(seq, ID, "q", "t", b"x" * size, 1, seq, "w", 0, 0, 3, 0.0)
+
+
+def seqs(message):
+    return [given.seq for given in message.assignments]
+
+
+async def test_everything_waiting_travels_together():
+    outgoing = Outgoing()
+    outgoing.welcome(pb.Welcome())
+    outgoing.assigned([job(1), job(2)])
+    outgoing.ack(pb.ReportAck(number=1))
+    outgoing.assigned([job(3)])
+    outgoing.cancel([7])
+    outgoing.set_status(WorkerStatus.DRAINING)
+    message = await outgoing.next()
+    assert message is not None
+    assert seqs(message) == [1, 2, 3]
+    assert ([ack.number for ack in message.acks], list(message.cancelled)) == ([1], [7])
+    assert message.HasField("welcome")
+    outgoing.finish()
+    assert await outgoing.next() is None
+
+
+async def test_nothing_overtakes_the_answer_to_a_drain():
+    outgoing = Outgoing()
+    outgoing.assigned([job(1)])
+    outgoing.drained(5)
+    outgoing.assigned([job(2)])
+    outgoing.ack(pb.ReportAck(number=9))
+    first, second = await outgoing.next(), await outgoing.next()
+    assert first is not None
+    assert second is not None
+    assert (seqs(first), first.drained, len(first.acks)) == ([1], 5, 0)
+    assert (seqs(second), second.drained, len(second.acks)) == ([2], 0, 1)
+
+
+async def test_large_jobs_are_split_and_what_follows_waits_for_the_last():
+    outgoing = Outgoing()
+    outgoing.ack(pb.ReportAck(number=1))
+    outgoing.assigned([job(n, 700_000) for n in (1, 2, 3)])
+    outgoing.cancel([3])
+    outgoing.drained(4)
+    messages = [await outgoing.next() for _ in range(3)]
+    assert [seqs(message) for message in messages] == [[1], [2], [3]]
+    assert [len(message.acks) for message in messages if message] == [1, 0, 0]
+    assert [list(message.cancelled) for message in messages if message] == [[], [], [3]]
+    assert [message.drained for message in messages if message] == [0, 0, 4]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+async def test_what_was_not_sent_is_known(taken):
+    outgoing = Outgoing()
+    outgoing.assigned([job(n, 700_000) for n in (1, 2)])
+    outgoing.drained(1)
+    outgoing.assigned([job(3)])
+    for _ in range(taken):
+        await outgoing.next()
+    # The message taken last may not have got out; the ones before did.
+    expected = [1, 2, 3] if taken == 0 else [taken, *range(taken + 1, 4)]
+    assert [given.seq for given in outgoing.undelivered()] == expected
+    assert outgoing.undelivered() == []
+
+
+async def test_slots_are_counted():
+    outgoing = Outgoing()
+    outgoing.free = 3
+    outgoing.assigned([job(1), job(2)])
+    assert outgoing.free == 1

@@ -1,0 +1,265 @@
+"""The coalescing submitter: batching, breaks, restarts, sizes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2, types_pb2
+from jobqueue.api.grpc.remote import GrpcBackend
+from jobqueue.api.grpc.remote.submitter import MAX_IN_FLIGHT
+from jobqueue.core.errors import InvalidArgument, JobQueueError, OutcomeUnknown, Unavailable
+from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus
+
+
+def one(key=None, payload=b"x"):
+    return [JobSpec(payload=payload, key=key)]
+
+
+async def stored(engine) -> int:
+    return len((await engine.list_jobs(JobQuery(limit=1000))).jobs)
+
+
+async def crowd(engine, backend, count):
+    """Calls against an engine that answers none: some in flight, each alone, the rest waiting."""
+    await backend.submit(one())
+    engine.batches.clear()
+    engine.submit_gate.clear()
+    tasks = []
+    for sent in range(1, count + 1):
+        tasks.append(asyncio.create_task(backend.submit(one())))
+        await asyncio.sleep(0)
+        expected = min(sent, MAX_IN_FLIGHT)
+        await engine.until(lambda expected=expected: len(engine.batches) == expected)
+    return tasks
+
+
+async def settled(tasks):
+    """Each task's result or error."""
+    async with asyncio.timeout(10):
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_concurrent_calls_share_messages(engine, remote):
+    await remote.submit(one())  # the stream is open
+    engine.batches.clear()
+    answers = await asyncio.gather(*[remote.submit(one()) for _ in range(500)])
+    assert len({answer[0].unwrap() for answer in answers}) == 500
+    assert sum(engine.batches) == 500
+    assert len(engine.batches) <= 5
+
+
+async def test_a_lone_call_is_not_kept_waiting(remote):
+    await remote.submit(one())
+    started = time.perf_counter()
+    for _ in range(20):
+        await remote.submit(one())
+    assert (time.perf_counter() - started) / 20 < 0.05
+
+
+async def test_only_so_many_batches_are_in_flight(engine, remote):
+    tasks = await crowd(engine, remote, 10)
+    engine.submit_gate.set()
+    await asyncio.gather(*tasks)
+    assert engine.batches == [1] * MAX_IN_FLIGHT + [10 - MAX_IN_FLIGHT]
+
+
+async def test_batches_are_bounded_by_bytes(engine, remote):
+    answers = await remote.submit([JobSpec(payload=b"x" * 300_000) for _ in range(10)])
+    assert all(answer.status is SubmitStatus.ACCEPTED for answer in answers)
+    assert max(engine.batches) <= 3
+
+
+async def test_a_refused_item_harms_no_other_caller(remote):
+    good, bad = await asyncio.gather(
+        remote.submit(one()), remote.submit([JobSpec(payload=b"x", queue="nowhere")])
+    )
+    assert good[0].status is SubmitStatus.ACCEPTED
+    assert bad[0].status is SubmitStatus.REFUSED
+
+
+@pytest.mark.parametrize("size", [1024 * 1024 + 1, 6 * 1024 * 1024])
+async def test_an_oversized_payload_is_refused_alone(remote, size):
+    large = JobSpec(payload=b"x" * size)
+    for specs in ([large], [JobSpec(payload=b"x"), large, JobSpec(payload=b"y")]):
+        other, results = await asyncio.gather(remote.submit(one()), remote.submit(specs))
+        assert other[0].status is SubmitStatus.ACCEPTED
+        for spec, result in zip(specs, results, strict=True):
+            if spec is large:
+                assert isinstance(result.error, InvalidArgument)
+                assert result.error.field == "payload"
+            else:
+                assert result.status is SubmitStatus.ACCEPTED
+
+
+async def test_a_large_payload_within_the_limit_is_taken(remote):
+    payload = b"x" * (1024 * 1024)
+    (result,) = await remote.submit(one(payload=payload))
+    assert (await remote.get(result.unwrap())).payload == payload
+
+
+async def test_nobody_there_is_said_at_once():
+    backend = GrpcBackend("127.0.0.1:1", timeout=5.0)
+    started = time.perf_counter()
+    for specs in (one(), one() * 3, one(payload=b"x" * 1024 * 1024), one(key="k")):
+        with pytest.raises(Unavailable):
+            await backend.submit(specs)
+    assert time.perf_counter() - started < 4
+    await backend.stop()
+
+
+@pytest.mark.req("jq:NFR-005")
+async def test_a_lost_answer_without_a_key_is_unknown(engine, proxy, through_proxy):
+    await through_proxy.submit(one())
+    engine.submit_gate.clear()
+    task = asyncio.create_task(through_proxy.submit(one()))
+    await engine.until(lambda: len(engine.batches) == 2)
+    proxy.cut()
+    with pytest.raises(OutcomeUnknown):
+        await task
+    engine.submit_gate.set()
+    (again,) = await through_proxy.submit(one())  # the stream is open again
+    assert again.status is SubmitStatus.ACCEPTED
+
+
+async def test_a_lost_answer_with_keys_is_asked_for_again(engine, proxy, through_proxy):
+    await through_proxy.submit(one())
+    engine.submit_gate.clear()
+    task = asyncio.create_task(
+        through_proxy.submit([JobSpec(payload=b"x", key="a"), JobSpec(payload=b"x", key="b")])
+    )
+    await engine.until(lambda: len(engine.batches) == 2)
+    proxy.cut()
+    engine.submit_gate.set()
+    results = await task
+    assert [result.status for result in results] == [SubmitStatus.DUPLICATE] * 2
+    assert await stored(engine) == 3
+
+
+async def test_what_was_not_sent_survives_a_break(engine, proxy, through_proxy):
+    tasks = await crowd(engine, through_proxy, MAX_IN_FLIGHT + 5)
+    proxy.cut()
+    engine.submit_gate.set()
+    results = await settled(tasks)
+    unknown = [result for result in results if isinstance(result, OutcomeUnknown)]
+    assert len(unknown) == MAX_IN_FLIGHT
+    assert len(results) - len(unknown) == 5
+    assert await stored(engine) == 1 + MAX_IN_FLIGHT + 5
+
+
+async def test_a_server_that_says_goodbye_leaves_nothing_unknown(engine, serve):
+    face, port = await serve(engine)
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=10.0)
+    await backend.submit(one())
+    stop = False
+    outcomes: list[str] = []
+
+    async def producer():
+        while not stop:
+            (result,) = await backend.submit(one())
+            outcomes.append(result.unwrap())
+
+    producers = [asyncio.create_task(producer()) for _ in range(20)]
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+        await face.stop(2.0)
+        face, _ = await serve(engine, port)
+    await asyncio.sleep(0.1)
+    stop = True
+    results = await settled(producers)
+    assert [result for result in results if result is not None] == []
+    assert len(set(outcomes)) == len(outcomes)
+    engine_count = sum(engine.batches)
+    assert engine_count == len(outcomes) + 1  # nothing twice, nothing lost
+    await backend.stop()
+
+
+async def test_a_server_that_does_not_answer_is_given_up(engine, proxy):
+    port = proxy._server.sockets[0].getsockname()[1]
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=0.5)
+    await backend.submit(one())
+    engine.submit_gate.clear()
+    tasks = [asyncio.create_task(backend.submit(one(key=key))) for key in (None, "k")]
+    results = await settled(tasks)
+    assert [type(result) for result in results] == [OutcomeUnknown, OutcomeUnknown]
+    engine.submit_gate.set()
+    await backend.stop()
+
+
+async def test_an_unreachable_server_is_waited_for_only_so_long(engine, proxy):
+    port = proxy._server.sockets[0].getsockname()[1]
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=0.5)
+    await backend.submit(one())
+    proxy.refuse = True
+    proxy.cut()
+    async with asyncio.timeout(5):
+        while backend._opened()[1]._stream is not None:  # the break was noticed
+            await asyncio.sleep(0.01)
+    started = time.perf_counter()
+    with pytest.raises(Unavailable):
+        await backend.submit(one())
+    assert 0.3 < time.perf_counter() - started < 5
+    proxy.refuse = False
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                (result,) = await backend.submit(one())
+                break
+            except Unavailable:  # the channel pauses between its attempts
+                continue
+    assert result.status is SubmitStatus.ACCEPTED
+    await backend.stop()
+
+
+async def test_a_caller_that_goes_away_harms_nobody(engine, remote):
+    await remote.submit(one())
+    engine.submit_gate.clear()
+    tasks = [asyncio.create_task(remote.submit(one())) for _ in range(10)]
+    await engine.until(lambda: len(engine.batches) > 1)
+    for task in tasks[::2]:
+        task.cancel()
+    engine.submit_gate.set()
+    results = await settled(tasks)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results[::2])
+    assert all(isinstance(result, list) for result in results[1::2])
+
+
+async def test_stop_tells_what_did_not_happen(engine, port):
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=5.0)
+    tasks = await crowd(engine, backend, MAX_IN_FLIGHT + 1)
+    await backend.stop()
+    await backend.stop()
+    results = await settled(tasks)
+    assert [type(r) for r in results] == [OutcomeUnknown] * MAX_IN_FLIGHT + [Unavailable]
+
+
+async def test_a_batch_that_fails_as_a_whole_is_answered(engine, remote):
+    engine.submit_error = Unavailable("disk full")
+    with pytest.raises(Unavailable, match="disk full"):
+        await remote.submit(one())
+    engine.submit_error = RuntimeError("secret")
+    with pytest.raises(JobQueueError) as caught:
+        await remote.submit(one())
+    assert "secret" not in str(caught.value)
+    engine.submit_error = None
+    assert (await remote.submit(one()))[0].unwrap()
+
+
+async def test_the_wire_protocol_by_hand(remote):
+    """As another language's client would speak it."""
+    stream = remote._wiring.client.SubmitStream()
+    for number in (7, 3):
+        specs = [types_pb2.JobSpec(payload=b"x"), types_pb2.JobSpec()]
+        await stream.write(client_pb2.SubmitStreamRequest(number=number, specs=specs))
+    answers: dict[int, client_pb2.SubmitStreamResponse] = {}
+    while len(answers) < 2:
+        answer = await stream.read()
+        answers[answer.number] = answer
+    for number in (7, 3):
+        good, bad = answers[number].results
+        assert good.job_id
+        assert (bad.job_id, bad.error.field) == ("", "payload")
+    await stream.done_writing()
+    assert await stream.code() is not None

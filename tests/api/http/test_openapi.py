@@ -1,0 +1,148 @@
+"""The OpenAPI document is complete, and the answers are what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from jobqueue.api.http import create_app, shapes
+from jobqueue.api.http.bodies import decode_batch, decode_job, decode_queue
+from jobqueue.api.http.settings import HttpSettings
+from jobqueue.core.job import Page
+from tests.api.http.fake import FakeBackend
+
+ROUTES = {
+    "/jobs": {"get", "post"},
+    "/jobs/batch": {"post"},
+    "/jobs/{job_id}": {"get", "delete"},
+    "/jobs/{job_id}/cancel": {"post"},
+    "/jobs/{job_id}/retry": {"post"},
+    "/jobs/{job_id}/events": {"get"},
+    "/jobs/{job_id}/wait": {"get"},
+    "/dlq": {"get"},
+    "/dlq/{job_id}/retry": {"post"},
+    "/queues": {"get", "post"},
+    "/queues/{name}": {"get", "delete"},
+    "/queues/{name}/pause": {"post"},
+    "/queues/{name}/resume": {"post"},
+    "/workers": {"get"},
+    "/workers/{worker_id}/drain": {"post"},
+    "/workers/{worker_id}/shutdown": {"post"},
+    "/metrics": {"get"},
+    "/healthz": {"get"},
+    "/readyz": {"get"},
+    "/status": {"get"},
+}
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    return create_app(FakeBackend()).openapi()
+
+
+def _refs(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "$ref":
+                yield value
+            else:
+                yield from _refs(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _refs(value)
+
+
+def test_every_route_is_there(document: dict[str, Any]) -> None:
+    assert {path: set(item) for path, item in document["paths"].items()} == ROUTES
+
+
+def test_every_reference_resolves(document: dict[str, Any]) -> None:
+    found = set(_refs(document))
+    assert len(found) > 15
+    for reference in found:
+        node: Any = document
+        for step in reference.removeprefix("#/").split("/"):
+            node = node[step]
+        assert node
+
+
+def test_every_operation_is_described(document: dict[str, Any]) -> None:
+    names = []
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            names.append(operation["operationId"])
+            assert operation["summary"], path
+            assert operation["tags"], path
+            assert "422" not in operation["responses"], path
+            for answer in operation["responses"].values():
+                assert answer["description"], path
+            if path not in ("/metrics", "/healthz"):
+                error = operation["responses"]["default"]["content"]["application/json"]
+                assert error["schema"]["$ref"].endswith("/ErrorAnswer")
+    assert len(names) == len(set(names))
+
+
+def test_submit_is_documented(document: dict[str, Any]) -> None:
+    submit = document["paths"]["/jobs"]["post"]
+    assert {"202", "400", "404", "409", "413", "503"} <= set(submit["responses"])
+    assert "Retry-After" in submit["responses"]["503"]["headers"]
+    body = document["components"]["schemas"]["JobBody"]
+    assert body["required"] == ["payload"]
+    assert body["additionalProperties"] is False
+    assert set(body["properties"]) == {
+        "payload",
+        "queue",
+        "type",
+        "priority",
+        "max_retries",
+        "ttl",
+        "delay",
+        "run_at",
+        "timeout",
+        "idempotency_key",
+        "labels",
+    }
+
+
+def test_the_examples_are_accepted(document: dict[str, Any]) -> None:
+    settings = HttpSettings()
+    readers: dict[str, Any] = {
+        "/jobs": lambda body: decode_job(body, settings),
+        "/jobs/batch": lambda body: decode_batch(body, settings),
+        "/queues": decode_queue,
+    }
+    for path, read in readers.items():
+        content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        assert content["examples"]
+        for example in content["examples"].values():
+            assert read(msgspec.json.encode(example["value"]))
+
+
+async def test_answers_are_as_documented(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    job = backend.add()
+    backend.page = Page([job])
+    for path, shape in {
+        f"/jobs/{job.id}": shapes.JobView,
+        "/jobs": shapes.JobPage,
+        "/dlq": shapes.JobPage,
+        f"/jobs/{job.id}/events": shapes.HistoryView,
+        "/queues": shapes.QueueList,
+        "/queues/default": shapes.QueueView,
+        "/workers": shapes.WorkerList,
+        "/status": shapes.StatusView,
+        "/readyz": shapes.Ready,
+    }.items():
+        response = await http.get(path)
+        assert response.status_code == 200
+        assert msgspec.json.decode(response.content, type=shape), path
+
+
+async def test_the_page(http: httpx.AsyncClient) -> None:
+    page = await http.get("/docs")
+    assert page.status_code == 200
+    assert "/openapi.json" in page.text
+    assert (await http.get("/openapi.json")).json()["info"]["title"] == "jobqueue"

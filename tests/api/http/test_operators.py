@@ -1,0 +1,127 @@
+"""Queues, workers, probes and metrics over HTTP."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from jobqueue.api.http import HttpSettings
+from jobqueue.core.errors import Unavailable
+from jobqueue.core.job import ComponentHealth
+from tests.api.http.conftest import Serve
+from tests.api.http.fake import FakeBackend
+
+
+async def test_create_a_queue(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    body = {
+        "name": "mail",
+        "max_retries": 5,
+        "ttl": 60,
+        "timeout": 2.5,
+        "capacity": 100,
+        "retry_profile": "producer",
+        "priority_weights": {"9": 5, "0": 1},
+    }
+    response = await http.post("/queues", json=body)
+    assert response.status_code == 201
+    assert response.headers["location"] == "/queues/mail"
+    assert body.items() <= response.json().items()
+    assert backend.queues["mail"].priority_weights == {9: 5, 0: 1}
+    again = await http.post("/queues", json=body)
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "ALREADY_EXISTS")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{}", "name"),
+        (b'{"name": 7}', "name"),
+        (b'{"name": "a", "size": 7}', "size"),
+        (b'{"name": "a", "capacity": "x"}', "capacity"),
+        (b'{"name": "a", "priority_weights": {"high": 1}}', "priority_weights"),
+        (b"nope", "body"),
+    ],
+)
+async def test_bad_queues(
+    http: httpx.AsyncClient, backend: FakeBackend, body: bytes, field: str
+) -> None:
+    response = await http.post("/queues", content=body)
+    assert response.status_code == 400
+    assert field in response.json()["error"]["message"]
+    assert list(backend.queues) == ["default"]
+
+
+@pytest.mark.req("jq:FR-028")
+async def test_queue_figures(http: httpx.AsyncClient) -> None:
+    one = await http.get("/queues/default")
+    assert one.status_code == 200
+    assert one.json()["depth"]["PENDING"] == 2
+    figures = {"processed", "average_seconds", "error_rate", "unfinished", "succeeded", "failed"}
+    assert figures <= set(one.json())
+    assert (await http.get("/queues")).json() == {"queues": [one.json()]}
+    assert (await http.get("/queues/nowhere")).status_code == 404
+
+
+async def test_pause_resume_delete(http: httpx.AsyncClient) -> None:
+    assert (await http.post("/queues/default/pause")).json() == {"name": "default", "paused": True}
+    assert (await http.post("/queues/default/resume")).json()["paused"] is False
+    assert (await http.post("/queues/nowhere/pause")).status_code == 404
+    forced = await http.delete("/queues/default?force=true")
+    assert forced.json() == {"name": "default", "deleted": True, "dead_lettered": 2}
+    bad = await http.delete("/queues/default?force=perhaps")
+    assert (bad.status_code, bad.json()["error"]["field"]) == (400, "force")
+
+
+async def test_workers(http: httpx.AsyncClient) -> None:
+    [worker] = (await http.get("/workers")).json()["workers"]
+    assert (worker["worker_id"], worker["status"], worker["concurrency"]) == ("w1", "ONLINE", 4)
+    drained = await http.post("/workers/w1/drain")
+    assert (drained.status_code, drained.json()["status"]) == (202, "DRAINING")
+    stopped = await http.post("/workers/w1/shutdown")
+    assert (stopped.status_code, stopped.json()["status"]) == (202, "STOPPING")
+
+
+@pytest.mark.req("jq:NFR-013")
+async def test_probes(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    assert (await http.get("/readyz")).status_code == 200
+    backend.components.append(ComponentHealth("redis", False, "connection refused"))
+    response = await http.get("/readyz")
+    assert response.status_code == 503
+    assert "redis: connection refused" in response.json()["error"]["message"]
+    assert response.json()["components"][0] == {"name": "store", "ok": True, "detail": ""}
+    backend.failure = Unavailable("the store is away")
+    response = await http.get("/readyz")
+    assert response.status_code == 503
+    assert "the store is away" in response.json()["error"]["message"]
+    alive = await http.get("/healthz")
+    assert (alive.status_code, alive.text) == (200, "ok\n")
+
+
+async def test_readiness_can_be_given(serve: Serve) -> None:
+    async def not_yet() -> bool:
+        return False
+
+    http = await serve(HttpSettings(ready=not_yet))
+    assert (await http.get("/readyz")).status_code == 503
+
+
+@pytest.mark.req("jq:FR-039", "inp:HTTP")
+async def test_metrics(serve: Serve) -> None:
+    async def render() -> tuple[bytes, str]:
+        return b"jobs_submitted_total 1.0\n", "text/plain; version=0.0.4; charset=utf-8"
+
+    http = await serve(HttpSettings(metrics=render))
+    response = await http.get("/metrics")
+    assert (response.status_code, response.text) == (200, "jobs_submitted_total 1.0\n")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+async def test_no_metrics(http: httpx.AsyncClient) -> None:
+    response = await http.get("/metrics")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "NOT_FOUND")
+
+
+async def test_status(http: httpx.AsyncClient) -> None:
+    body = (await http.get("/status")).json()
+    assert (body["ok"], body["version"], body["workers"]) == (True, "1.2.3", {"ONLINE": 1})
+    assert [queue["name"] for queue in body["queues"]] == ["default"]

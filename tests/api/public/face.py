@@ -1,0 +1,199 @@
+"""What the scenarios say to a face, and what they see of its answers.
+
+A face joins the suite with a driver that translates these; nothing here knows a protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Refused(Exception):
+    """The face said no, with one of the stable codes."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str = "",
+        *,
+        field: str | None = None,
+        retry_after: float | None = None,
+        job_id: str = "",
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.field = field
+        self.retry_after = retry_after
+        self.job_id = job_id
+
+
+@dataclass(kw_only=True)
+class Spec:
+    """A job to submit. The payload is the JSON text; numbers may be nonsense on purpose."""
+
+    payload: bytes = b'{"n": 1}'
+    queue: str = "default"
+    type: str = ""
+    priority: int = 0
+    max_retries: int | None = None
+    ttl: float | None = None
+    delay: float | None = None
+    run_at: float | None = None
+    timeout: float | None = None
+    key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Submitted:
+    """The job is there; ``duplicate``: it was there already."""
+
+    job_id: str
+    duplicate: bool = False
+
+
+@dataclass(kw_only=True)
+class JobSeen:
+    """A job, in words that every face has."""
+
+    job_id: str
+    queue: str
+    type: str
+    state: str
+    payload: bytes
+    result: bytes | None
+    priority: int
+    max_retries: int
+    retry_count: int
+    attempt: int
+    version: int
+    reason: str
+    error: str
+    key: str | None
+    labels: Mapping[str, str]
+    ttl: float | None
+    timeout: float | None
+    worker_id: str | None
+    cancel_requested: bool
+    created_at: float
+    started_at: float | None
+    completed_at: float | None
+    run_at: float | None
+    next_retry_at: float | None
+
+
+@dataclass
+class EventSeen:
+    """One transition."""
+
+    version: int
+    from_state: str | None
+    to_state: str
+    reason: str
+    at: float
+    detail: str
+
+
+@dataclass
+class PageSeen:
+    """One page of jobs."""
+
+    jobs: list[JobSeen]
+    next_page_token: str
+
+
+@dataclass
+class CancelSeen:
+    """What a cancel did."""
+
+    state: str
+    requested: bool
+    already_terminal: bool
+
+
+@dataclass(kw_only=True)
+class QueueSeen:
+    """A queue and its figures."""
+
+    name: str
+    paused: bool
+    max_retries: int
+    ttl: float | None
+    timeout: float | None
+    capacity: int
+    retry_profile: str
+    priority_weights: Mapping[int, int] | None
+    depth: Mapping[str, int]  # states without jobs may be missing
+    processed: int
+    average_seconds: float
+    error_rate: float
+
+
+@dataclass(kw_only=True)
+class WorkerSeen:
+    """A worker."""
+
+    worker_id: str
+    status: str
+    concurrency: int
+    queues: Sequence[str]
+    running: int
+
+
+class PublicFace(Protocol):
+    """Every call returns what it saw, or raises Refused."""
+
+    name: str
+
+    async def submit(self, spec: Spec) -> Submitted: ...
+
+    async def submit_batch(self, specs: Sequence[Spec]) -> list[Submitted | Refused]: ...
+
+    async def get(self, job_id: str) -> JobSeen: ...
+
+    async def wait(self, job_id: str, timeout: float) -> JobSeen: ...
+
+    async def cancel(self, job_id: str) -> CancelSeen: ...
+
+    async def list(
+        self,
+        *,
+        queue: str | None = None,
+        states: Sequence[str] = (),
+        type: str | None = None,
+        limit: int | None = None,
+        page_token: str = "",
+    ) -> PageSeen: ...
+
+    async def history(self, job_id: str) -> Sequence[EventSeen]: ...
+
+    def watch(self, job_id: str) -> AsyncIterator[EventSeen]: ...
+
+    async def retry(self, job_id: str) -> JobSeen: ...
+
+    async def delete(self, job_id: str) -> None: ...
+
+    async def create_queue(self, name: str, **settings: Any) -> QueueSeen: ...
+
+    async def delete_queue(self, name: str, *, force: bool = False) -> int: ...
+
+    async def pause_queue(self, name: str) -> None: ...
+
+    async def resume_queue(self, name: str) -> None: ...
+
+    async def queue(self, name: str) -> QueueSeen: ...
+
+    async def queues(self) -> Sequence[QueueSeen]: ...
+
+    async def workers(self) -> Sequence[WorkerSeen]: ...
+
+    async def drain_worker(self, worker_id: str) -> None: ...
+
+    async def shutdown_worker(self, worker_id: str) -> None: ...
+
+    async def healthy(self) -> bool: ...
+
+    async def close(self) -> None: ...

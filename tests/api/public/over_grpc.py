@@ -1,0 +1,259 @@
+"""The scenarios' words over gRPC: through the remote backend, which is what the SDK uses, and
+through bare stubs where that client would not say what a scenario wants said."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import grpc.aio
+
+from jobqueue.api.grpc.errors import from_rpc_error
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2, client_pb2_grpc
+from jobqueue.api.grpc.remote import GrpcBackend
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import Event, Job, JobQuery, JobSpec, Queue, QueueStats, SubmitStatus
+from jobqueue.core.lifecycle import State
+from tests.api.public.face import (
+    CancelSeen,
+    EventSeen,
+    JobSeen,
+    PageSeen,
+    QueueSeen,
+    Refused,
+    Spec,
+    Submitted,
+    WorkerSeen,
+)
+
+_NO_SUCH_STATE = 99
+
+
+def _refused(error: JobQueueError) -> Refused:
+    return Refused(
+        error.code.value,
+        error.message,
+        field=getattr(error, "field", None),
+        retry_after=getattr(error, "retry_after", None),
+        job_id=getattr(error, "job_id", ""),
+    )
+
+
+@contextmanager
+def _saying_codes() -> Iterator[None]:
+    try:
+        yield
+    except JobQueueError as error:
+        raise _refused(error) from error
+    except grpc.aio.AioRpcError as error:
+        raise _refused(from_rpc_error(error)) from error
+
+
+def _seen(job: Job) -> JobSeen:
+    return JobSeen(
+        job_id=job.id,
+        queue=job.queue,
+        type=job.type,
+        state=job.state.name,
+        payload=job.payload,
+        result=job.result,
+        priority=job.priority,
+        max_retries=job.max_retries,
+        retry_count=job.retry_count,
+        attempt=job.attempt,
+        version=job.version,
+        reason=job.reason.value,
+        error=job.error,
+        key=job.key,
+        labels=dict(job.labels),
+        ttl=job.ttl,
+        timeout=job.timeout,
+        worker_id=job.worker_id,
+        cancel_requested=job.cancel_requested,
+        created_at=job.created_at,
+        started_at=job.started_at,
+        completed_at=job.completed_at,
+        run_at=job.run_at,
+        next_retry_at=job.next_retry_at,
+    )
+
+
+def _event(event: Event) -> EventSeen:
+    origin = event.from_state
+    return EventSeen(
+        event.version,
+        None if origin is None else origin.name,
+        event.to_state.name,
+        event.reason.value,
+        event.at,
+        event.detail,
+    )
+
+
+def _queue(stats: QueueStats) -> QueueSeen:
+    queue = stats.queue
+    return QueueSeen(
+        name=queue.name,
+        paused=queue.paused,
+        max_retries=queue.max_retries,
+        ttl=queue.ttl,
+        timeout=queue.timeout,
+        capacity=queue.capacity,
+        retry_profile=queue.retry_profile,
+        priority_weights=dict(queue.priority_weights) if queue.priority_weights else None,
+        depth={state.name: count for state, count in stats.depth.items()},
+        processed=stats.processed,
+        average_seconds=stats.average_seconds,
+        error_rate=stats.error_rate,
+    )
+
+
+def _spec(spec: Spec) -> JobSpec:
+    return JobSpec(
+        payload=spec.payload,
+        queue=spec.queue,
+        type=spec.type,
+        priority=spec.priority,
+        max_retries=spec.max_retries,
+        ttl=spec.ttl,
+        delay=spec.delay,
+        run_at=spec.run_at,
+        timeout=spec.timeout,
+        key=spec.key,
+        labels=spec.labels,
+    )
+
+
+class GrpcDriver:
+    """A client of one gRPC face."""
+
+    name = "grpc"
+
+    def __init__(self, port: int) -> None:
+        target = f"127.0.0.1:{port}"
+        self._remote = GrpcBackend(target, timeout=30)
+        self._channel = grpc.aio.insecure_channel(target)
+        self._stub = client_pb2_grpc.ClientServiceStub(self._channel)
+
+    async def close(self) -> None:
+        await self._remote.stop()
+        await self._channel.close(None)
+
+    async def submit(self, spec: Spec) -> Submitted:
+        with _saying_codes():
+            [result] = await self._remote.submit([_spec(spec)])
+            return Submitted(result.unwrap(), result.status is SubmitStatus.DUPLICATE)
+
+    async def submit_batch(self, specs: Sequence[Spec]) -> list[Submitted | Refused]:
+        with _saying_codes():
+            results = await self._remote.submit([_spec(spec) for spec in specs])
+        return [
+            Submitted(result.job_id, result.status is SubmitStatus.DUPLICATE)
+            if result.error is None
+            else _refused(result.error)
+            for result in results
+        ]
+
+    async def get(self, job_id: str) -> JobSeen:
+        with _saying_codes():
+            return _seen(await self._remote.get(job_id))
+
+    async def wait(self, job_id: str, timeout: float) -> JobSeen:
+        with _saying_codes():
+            return _seen(await self._remote.wait(job_id, timeout))
+
+    async def cancel(self, job_id: str) -> CancelSeen:
+        with _saying_codes():
+            answer = await self._remote.cancel(job_id)
+        return CancelSeen(answer.state.name, answer.requested, answer.already_terminal)
+
+    async def list(
+        self,
+        *,
+        queue: str | None = None,
+        states: Sequence[str] = (),
+        type: str | None = None,
+        limit: int | None = None,
+        page_token: str = "",
+    ) -> PageSeen:
+        if unknown := [name for name in states if name not in State.__members__]:
+            request = client_pb2.ListJobsRequest()
+            request.states.extend([_NO_SUCH_STATE] * len(unknown))  # type: ignore[list-item]
+            with _saying_codes():
+                await self._stub.ListJobs(request, timeout=30)
+        query = JobQuery(queue=queue, type=type, page_token=page_token)
+        query.states = tuple(State[name] for name in states)
+        if limit is not None:
+            query.limit = limit
+        with _saying_codes():
+            page = await self._remote.list_jobs(query)
+        return PageSeen([_seen(job) for job in page.jobs], page.next_page_token)
+
+    async def history(self, job_id: str) -> Sequence[EventSeen]:
+        with _saying_codes():
+            return [_event(event) for event in await self._remote.history(job_id)]
+
+    async def watch(self, job_id: str) -> AsyncIterator[EventSeen]:
+        with _saying_codes():
+            async for event in self._remote.watch(job_id):
+                yield _event(event)
+
+    async def retry(self, job_id: str) -> JobSeen:
+        with _saying_codes():
+            return _seen(await self._remote.retry(job_id))
+
+    async def delete(self, job_id: str) -> None:
+        with _saying_codes():
+            await self._remote.delete_job(job_id)
+
+    async def create_queue(self, name: str, **settings: Any) -> QueueSeen:
+        with _saying_codes():
+            queue = await self._remote.create_queue(Queue(name=name, **settings))
+        return _queue(QueueStats(queue=queue, depth={}))
+
+    async def delete_queue(self, name: str, *, force: bool = False) -> int:
+        with _saying_codes():
+            return await self._remote.delete_queue(name, force=force)
+
+    async def pause_queue(self, name: str) -> None:
+        with _saying_codes():
+            await self._remote.pause_queue(name)
+
+    async def resume_queue(self, name: str) -> None:
+        with _saying_codes():
+            await self._remote.resume_queue(name)
+
+    async def queue(self, name: str) -> QueueSeen:
+        with _saying_codes():
+            return _queue(await self._remote.queue_stats(name))
+
+    async def queues(self) -> Sequence[QueueSeen]:
+        with _saying_codes():
+            return [_queue(stats) for stats in await self._remote.list_queues()]
+
+    async def workers(self) -> Sequence[WorkerSeen]:
+        with _saying_codes():
+            workers = await self._remote.list_workers()
+        return [
+            WorkerSeen(
+                worker_id=worker.info.id,
+                status=worker.status.value,
+                concurrency=worker.info.concurrency,
+                queues=list(worker.info.queues),
+                running=worker.running,
+            )
+            for worker in workers
+        ]
+
+    async def drain_worker(self, worker_id: str) -> None:
+        with _saying_codes():
+            await self._remote.drain_worker(worker_id)
+
+    async def shutdown_worker(self, worker_id: str) -> None:
+        with _saying_codes():
+            await self._remote.shutdown_worker(worker_id)
+
+    async def healthy(self) -> bool:
+        with _saying_codes():
+            return (await self._remote.health()).ok

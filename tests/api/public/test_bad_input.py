@@ -1,0 +1,126 @@
+"""Bad input: the same code on every face, a message that names the field, and no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.api.public.conftest import MAX_PAYLOAD
+from tests.api.public.face import PublicFace, Refused, Spec
+
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+async def refusal(call: Awaitable[object]) -> Refused:
+    with pytest.raises(Refused) as refused:
+        await call
+    return refused.value
+
+
+@pytest.mark.req("jq:FR-002", "jq:FR-003")
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        (Spec(payload=b""), "payload"),
+        (Spec(payload=b'"' + b"x" * (MAX_PAYLOAD - 1) + b'"'), "payload"),
+        (Spec(priority=-1), "priority"),
+        (Spec(priority=10), "priority"),
+        (Spec(max_retries=-1), "max_retries"),
+        (Spec(ttl=0), "ttl"),
+        (Spec(ttl=-5), "ttl"),
+        (Spec(timeout=0), "timeout"),
+        (Spec(delay=-1), "delay"),
+        (Spec(delay=1, run_at=2_000_000_000), "delay"),
+        (Spec(key=""), "idempotency_key"),
+        (Spec(key="k" * 256), "idempotency_key"),
+        (Spec(queue="no spaces"), "queue"),
+        (Spec(queue=""), "queue"),
+        (Spec(type="t" * 201), "type"),
+        (Spec(labels={"": "x"}), "labels"),
+        (Spec(labels={str(n): "x" for n in range(33)}), "labels"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_bad_jobs(face: PublicFace, spec: Spec, field: str) -> None:
+    refused = await refusal(face.submit(spec))
+    assert refused.code == "INVALID_ARGUMENT"
+    assert refused.field == field
+    assert refused.message.startswith(f"{field}: ")
+    assert (await face.list()).jobs == []
+
+
+async def test_the_largest_payload_is_accepted(face: PublicFace) -> None:
+    payload = b'"' + b"x" * (MAX_PAYLOAD - 2) + b'"'
+    submitted = await face.submit(Spec(payload=payload))
+    assert (await face.get(submitted.job_id)).payload == payload
+
+
+@pytest.mark.req("jq:FR-006")
+async def test_an_unknown_queue(face: PublicFace) -> None:
+    refused = await refusal(face.submit(Spec(queue="nowhere", key="k")))
+    assert refused.code == "NOT_FOUND"
+    assert "nowhere" in refused.message
+    assert (await face.list()).jobs == []
+    assert [queue.name for queue in await face.queues()] == ["default"]
+    assert not (await face.submit(Spec(key="k"))).duplicate  # the refusal left no key
+
+
+@pytest.mark.parametrize("call", ["get", "history", "cancel", "retry", "delete", "wait", "watch"])
+async def test_bad_and_unknown_ids(face: PublicFace, call: str) -> None:
+    async def ask(job_id: str) -> object:
+        if call == "wait":
+            return await face.wait(job_id, 1)
+        if call == "watch":
+            return [event async for event in face.watch(job_id)]
+        method: Callable[[str], Awaitable[object]] = getattr(face, call)
+        return await method(job_id)
+
+    for bad in ("42", "not-a-uuid", NOBODY[:-1]):
+        refused = await refusal(ask(bad))
+        assert (refused.code, refused.field) == ("INVALID_ARGUMENT", "job_id")
+        assert bad in refused.message
+    refused = await refusal(ask(NOBODY))
+    assert refused.code == "NOT_FOUND"
+    assert NOBODY in refused.message
+
+
+async def test_ids_are_read_in_any_case(face: PublicFace) -> None:
+    job_id = (await face.submit(Spec())).job_id
+    assert (await face.get(job_id.upper())).job_id == job_id
+
+
+async def test_bad_lists(face: PublicFace) -> None:
+    await face.submit(Spec())
+    refused = await refusal(face.list(page_token="nonsense"))
+    assert (refused.code, refused.field) == ("INVALID_ARGUMENT", "page_token")
+    refused = await refusal(face.list(states=["LOST"]))
+    assert refused.code == "INVALID_ARGUMENT"
+    assert refused.field in ("status", "states")
+    assert "DEAD_LETTERED" in refused.message
+    for limit in (0, -1, 100_000):
+        refused = await refusal(face.list(limit=limit))
+        assert refused.code == "INVALID_ARGUMENT"
+        assert refused.field in ("limit", "page_size")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "field"),
+    [
+        ("a b", {}, "name"),
+        ("x" * 101, {}, "name"),
+        ("q", {"max_retries": -1}, "max_retries"),
+        ("q", {"ttl": -1.0}, "ttl"),
+        ("q", {"timeout": 0.0}, "timeout"),
+        ("q", {"capacity": -1}, "capacity"),
+        ("q", {"retry_profile": "eager"}, "retry_profile"),
+        ("q", {"priority_weights": {10: 1}}, "priority_weights"),
+        ("q", {"priority_weights": {1: 0}}, "priority_weights"),
+    ],
+)
+async def test_bad_queues(
+    face: PublicFace, name: str, settings: dict[str, object], field: str
+) -> None:
+    refused = await refusal(face.create_queue(name, **settings))
+    assert (refused.code, refused.field) == ("INVALID_ARGUMENT", field)
+    assert [queue.name for queue in await face.queues()] == ["default"]

@@ -1,0 +1,204 @@
+"""jq-worker as a process: tasks of an app, programs, draining, its own metrics."""
+
+from __future__ import annotations
+
+import signal
+import time
+import urllib.request
+
+import pytest
+
+from tests.cli import processes
+from tests.cli.test_server import free_port
+
+APP = """
+import asyncio
+from jobqueue import JobQueue
+
+app = JobQueue("{url}", queue="mail")
+
+
+@app.task
+async def greet(name: str) -> str:
+    return "hello " + name
+
+
+@app.task
+async def slow(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "slept"
+"""
+
+
+@pytest.fixture(scope="module")
+def grpc(tmp_path_factory):
+    """A server without a pool of its own."""
+    folder = tmp_path_factory.mktemp("server")
+    options = ("--set", "worker.heartbeat_interval=0.5", "--set", "worker.heartbeat_timeout=2")
+    with processes.server(folder, "--worker-concurrency", "0", *options) as server:
+        yield server.line("ready")["grpc"]
+        assert server.stop() == 0
+
+
+def worker(cwd, grpc, *args, **extra) -> processes.Service:
+    beat = ("--set", "worker.heartbeat_interval=0.5", "--metrics-port", "0")
+    return processes.Service("worker", "--server", grpc, *beat, *args, cwd=cwd, **extra)
+
+
+def done(ctl, grpc, job_id: str) -> str:
+    assert ctl(grpc, "job", "watch", job_id).status == 0
+    return ctl(grpc, "job", "status", job_id, "-o", "json").json["result"]
+
+
+@pytest.mark.req("jq:FR-018", "jq:FR-022")
+def test_it_runs_the_tasks_of_an_app(tmp_path, grpc, ctl):
+    (tmp_path / "tasks.py").write_text(APP.format(url=f"grpc://{grpc}"))
+    ctl(grpc, "queue", "create", "mail")
+    other = ctl(grpc, "job", "submit", "default", '{"name": "x"}', "--type", "greet").out.strip()
+    with worker(tmp_path, grpc, "--app", "tasks:app", "--id", "mailer") as process:
+        ready = process.line("ready")
+        assert (ready["worker_id"], ready["queues"]) == ("mailer", ["mail"])
+        job_id = ctl(grpc, "job", "submit", "mail", '{"name": "x"}', "--type", "greet").out.strip()
+        assert done(ctl, grpc, job_id) == "hello x"
+        (listed,) = ctl(grpc, "worker", "list", "-o", "json").json["workers"]
+        assert (listed["worker_id"], listed["concurrency"]) == ("mailer", 4)
+        assert listed["hostname"]
+        assert process.stop() == 0
+    assert process.noise == []
+    assert ctl(grpc, "job", "status", other, "-o", "json").json["status"] == "PENDING"
+    ctl(grpc, "job", "cancel", other)
+
+
+def test_the_app_itself_names_the_server(tmp_path, grpc):
+    (tmp_path / "tasks.py").write_text(APP.format(url=f"grpc://{grpc}"))
+    with processes.Service(
+        "worker", "--app", "tasks:app", "--metrics-port", "0", cwd=tmp_path
+    ) as process:
+        assert process.line("ready")["message"].endswith(f"grpc://{grpc}")
+        assert process.stop() == 0
+
+
+@pytest.mark.req("jq:NFR-015")
+def test_sigterm_finishes_the_running_job_and_hands_back_the_rest(tmp_path, grpc, ctl):
+    args = ("--concurrency", "1", "--id", "drainer")
+    with worker(tmp_path, grpc, *args) as process:
+        process.line("ready")
+        slow = ("default", '{"seconds": 1}', "--type", "sleep")
+        first = ctl(grpc, "job", "submit", *slow).out.strip()
+        second = ctl(grpc, "job", "submit", *slow).out.strip()
+        while ctl(grpc, "job", "status", first, "-o", "json").json["status"] != "RUNNING":
+            pass
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+        assert ctl(grpc, "job", "status", first, "-o", "json").json["status"] == "DONE"
+        assert ctl(grpc, "job", "status", second, "-o", "json").json["status"] == "PENDING"
+        assert "drainer" not in ctl(grpc, "worker", "list").out
+    ctl(grpc, "job", "cancel", second)
+
+
+@pytest.mark.req("jq:NFR-015", "jq:NFR-007", "jq:AC-2", "jq:FR-020")
+def test_a_job_beyond_the_deadline_is_left_to_be_reclaimed(tmp_path, grpc, ctl):
+    args = ("--set", "worker.shutdown_timeout=1", "--id", "hasty")
+    with worker(tmp_path, grpc, *args) as process:
+        process.line("ready")
+        job = ("default", '{"seconds": 600}', "--type", "sleep", "--max-retries", "0")
+        job_id = ctl(grpc, "job", "submit", *job).out.strip()
+        while ctl(grpc, "job", "status", job_id, "-o", "json").json["status"] != "RUNNING":
+            pass
+        began = time.monotonic()
+        assert process.stop() == 1
+        assert time.monotonic() - began < 8
+    watched = ctl(grpc, "job", "watch", job_id)
+    assert watched.status == 12
+    events = ctl(grpc, "job", "logs", job_id, "-o", "json").json["events"]
+    assert "WORKER_LOST" in [event["reason"] for event in events]
+
+
+@pytest.mark.req("jq:FR-023", "jq:FR-024")
+def test_an_operator_drains_it_then_shuts_it_down(tmp_path, grpc, ctl):
+    with worker(tmp_path, grpc, "--id", "w1") as process:
+        process.line("ready")
+        assert ctl(grpc, "worker", "drain", "w1").out == "Worker w1 is draining\n"
+        process.line("draining")
+        assert "DRAINING" in ctl(grpc, "worker", "list").out
+        waiting = ctl(grpc, "job", "submit", "default", "1").out.strip()
+        assert ctl(grpc, "worker", "shutdown", "w1").out == "Worker w1 is stopping\n"
+        assert process.wait() == 0
+    assert ctl(grpc, "job", "status", waiting, "-o", "json").json["status"] == "PENDING"
+    ctl(grpc, "job", "cancel", waiting)
+
+
+def test_it_runs_a_program_for_every_job(tmp_path, grpc, ctl):
+    with worker(tmp_path, grpc, "--exec", "tr a-z A-Z") as process:
+        process.line("ready")
+        job_id = ctl(grpc, "job", "submit", "default", '"shout"').out.strip()
+        assert done(ctl, grpc, job_id) == "SHOUT"
+        assert process.stop() == 0
+
+
+def test_it_works_on_a_file_without_a_server(tmp_path, ctl):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with processes.Service(
+        "worker", "--url", url, "--queues", "a,b", "--metrics-port", "0", cwd=tmp_path
+    ) as process:
+        process.line("ready")
+        job_id = ctl(url, "job", "submit", "b", '{"x": 1}').out.strip()
+        assert done(ctl, url, job_id) == {"x": 1}
+        assert process.stop() == 0
+
+
+@pytest.mark.req("jq:FR-039")
+def test_it_serves_its_own_metrics(tmp_path, grpc, ctl):
+    port = free_port()
+    with worker(tmp_path, grpc, "--metrics-port", str(port), "--id", "metered") as process:
+        assert process.line("ready")["metrics_port"] == port
+        job_id = ctl(grpc, "job", "submit", "default", "1").out.strip()
+        done(ctl, grpc, job_id)
+        deadline = time.monotonic() + 10
+        while 'jq_job_total{queue="default",status="DONE"} 1.0' not in (text := scrape(port)):
+            assert time.monotonic() < deadline, text
+        assert 'jq_worker_job_concurrency{worker_id="metered"} 0.0' in text
+        assert 'jq_job_processing_duration_seconds_count{queue="default"} 1.0' in text
+        with worker(tmp_path, grpc, "--metrics-port", str(port), "--id", "other") as second:
+            warning = second.line("no /metrics")
+            assert warning["level"] == "WARNING"
+            second.line("ready")
+            assert second.stop() == 0
+        assert process.stop() == 0
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "message"),
+    [
+        (("--concurrency", "0"), 2, "worker.concurrency: must be 1 or more"),
+        (("--server", "a:1", "--url", "sqlite:///x"), 2, "either --server or --url"),
+        (("--exec", "'"), 2, "--exec"),
+        (("--exec", "x", "--app", "a:b"), 2, "either --exec or --app"),
+        (("--app", "nowhere:app"), 2, "--app: there is no module 'nowhere'"),
+        (("--server", "nonsense"), 2, "needs a host and a port"),
+        (("--queues", ","), 2, "worker.queues: ',' is not allowed; allowed: one or more names"),
+    ],
+)
+def test_a_bad_start_says_why(tmp_path, args, status, message):
+    answer = processes.run("worker", *args, cwd=tmp_path)
+    assert answer.returncode == status
+    assert message in answer.stdout + answer.stderr
+    assert "Traceback" not in answer.stdout + answer.stderr
+
+
+def test_an_app_with_a_mistake_in_it_shows_the_mistake(tmp_path):
+    (tmp_path / "tasks.py").write_text("import nothing_like_this\n")
+    missing = processes.run("worker", "--app", "tasks:app", cwd=tmp_path)
+    assert "tasks needs the module 'nothing_like_this', which is not installed" in missing.stderr
+    (tmp_path / "tasks.py").write_text("1 / 0\n")
+    broken = processes.run("worker", "--app", "tasks:app", cwd=tmp_path)
+    assert broken.returncode == 2
+    assert "importing tasks failed: ZeroDivisionError: division by zero" in broken.stderr
+    (tmp_path / "tasks.py").write_text("other = 1\n")
+    absent = processes.run("worker", "--app", "tasks:app", cwd=tmp_path)
+    assert "tasks has no 'app'" in absent.stderr

@@ -1,0 +1,62 @@
+"""Every example runs, and says what it promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EXPECTED = {
+    "quickstart": ["submitted ", "'subject': 'hello'", "1. PENDING (SUBMITTED)", "4. DONE"],
+    "sync_script": ["one: 6", "many: [3, 0, 2]", "processed: 4"],
+    "retries_and_dead_letters": [
+        "done at attempt 3",
+        "failed: NOT_RETRYABLE - Abort: there is no account 'alice'",
+        'dead letter: charge {"account":"alice"}',
+        "charged alice",
+    ],
+    "cpu_process": [
+        "9592 primes in a process of its own",
+        "17984 primes in a process of its own",
+        "killed: ",
+    ],
+    "delayed_and_idempotent": [
+        "stretch your legs - after 0.",
+        "waiting: PENDING",
+        "one job: True - made by the second call: False",
+        "refused: KEY_CONFLICT",
+        "order 42: 999 cents",
+    ],
+}
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def test_every_example_is_known() -> None:
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == set(EXPECTED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_example_runs(name: str, tmp_path: Path) -> None:
+    worker = None
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    if name == "sync_script":
+        worker = subprocess.Popen([*command, "worker"], cwd=tmp_path, env=environment())
+    try:
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=50
+        )
+    finally:
+        if worker is not None:
+            worker.terminate()
+            assert worker.wait(20) == 0
+    assert (ran.returncode, ran.stderr) == (0, "")
+    for line in EXPECTED[name]:
+        assert line in ran.stdout

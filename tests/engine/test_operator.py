@@ -1,0 +1,200 @@
+"""Cancel, retry, delete, queues, health: what operators and clients call."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobqueue.core.errors import Conflict, NotFound, Unavailable
+from jobqueue.core.job import Cancellation, JobQuery, JobSpec, Queue, SubmitStatus
+from jobqueue.core.lifecycle import Reason, State
+from tests.engine.rig import Rig, until
+
+P, A, R, D, F, X = State
+
+
+@pytest.mark.req("jq:FR-027")
+async def test_the_default_queue_is_there_and_a_second_start_keeps_it(rig: Rig):
+    assert [s.queue.name for s in await rig.engine.list_queues()] == ["default"]
+    await rig.submit()
+    await rig.engine.start()
+    assert (await rig.engine.queue_stats("default")).depth[P] == 1
+
+
+@pytest.mark.req("jq:FR-027")
+async def test_the_default_queue_has_the_configured_defaults(open_rig):
+    rig: Rig = await open_rig(queue=Queue(name="default", max_retries=7, capacity=2))
+    assert (await rig.engine.get(await rig.submit())).max_retries == 7
+    results = await rig.engine.submit([JobSpec(payload=b"x")] * 3)
+    assert [r.status for r in results] == [SubmitStatus.ACCEPTED] + [SubmitStatus.REFUSED] * 2
+
+
+# -- cancel --------------------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:FR-012")
+async def test_a_pending_job_is_cancelled_at_once(rig: Rig):
+    job_id = await rig.submit()
+    assert await rig.engine.cancel(job_id) == Cancellation(X, requested=False)
+    job = await rig.engine.get(job_id)
+    assert (job.state, job.reason) == (X, Reason.CANCELLED)
+
+
+@pytest.mark.req("jq:FR-012")
+async def test_cancelling_an_assigned_job_tells_its_worker(rig: Rig):
+    worker = await rig.worker(slots=1)
+    job_id = await rig.submit()
+    assignment = await worker.gets_one()
+    assert await rig.engine.cancel(job_id) == Cancellation(X, requested=False)
+    await until(lambda: worker.cancelled == [assignment.lease])
+    assert await worker.succeed(assignment) is False
+
+
+async def test_a_running_job_is_asked_to_stop(rig: Rig):
+    worker, assignment = await rig.running()
+    assert await rig.engine.cancel(assignment.id) == Cancellation(R, requested=True)
+    await until(lambda: worker.cancelled == [assignment.lease])
+    assert worker.link.pulse([assignment.lease]).cancelled == [assignment.lease]
+    assert await rig.state(assignment.id) is R
+    assert await worker.succeed(assignment) is True
+    job = await rig.engine.get(assignment.id)
+    assert (job.state, job.reason, job.result) == (X, Reason.CANCELLED, None)
+
+
+async def test_a_job_that_waits_for_its_retry_can_be_cancelled(rig: Rig):
+    worker, assignment = await rig.running()
+    await worker.fail(assignment)
+    assert await rig.engine.cancel(assignment.id) == Cancellation(X, requested=False)
+
+
+async def test_cancelling_what_has_ended_changes_nothing(rig: Rig):
+    worker, assignment = await rig.running()
+    await worker.succeed(assignment)
+    answer = await rig.engine.cancel(assignment.id)
+    assert answer == Cancellation(D, requested=False, already_terminal=True)
+
+
+# -- retry and delete ----------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:FR-013", "inp:DLQ")
+async def test_a_dead_letter_can_be_listed_retried_and_run(rig: Rig):
+    worker, assignment = await rig.running(max_retries=0)
+    await worker.fail(assignment, "broken")
+    (dead,) = (await rig.engine.list_jobs(JobQuery(states=(X,)))).jobs
+    assert (dead.id, dead.error, dead.reason) == (
+        assignment.id,
+        "broken",
+        Reason.RETRIES_EXHAUSTED,
+    )
+    job = await rig.engine.retry(dead.id)
+    assert (job.state, job.retry_count) == (P, 0)
+    worker.link.grant(1)
+    again = await worker.gets_one()
+    assert (again.id, again.attempt) == (dead.id, 2)
+    await worker.succeed(again)
+    assert (await rig.engine.list_jobs(JobQuery(states=(X,)))).jobs == []
+
+
+@pytest.mark.req("jq:FR-013")
+async def test_only_failed_and_dead_lettered_jobs_can_be_retried(rig: Rig):
+    worker, assignment = await rig.running()
+    for state in (R, D):
+        assert await rig.state(assignment.id) is state
+        with pytest.raises(Conflict, match=state.name):
+            await rig.engine.retry(assignment.id)
+        if state is R:
+            await worker.succeed(assignment)
+
+
+async def test_a_retry_into_a_deleted_queue_is_refused(rig: Rig):
+    await rig.engine.create_queue(Queue(name="gone"))
+    job_id = await rig.submit(queue="gone")
+    await rig.engine.cancel(job_id)
+    await rig.engine.delete_queue("gone")
+    with pytest.raises(Conflict, match="gone"):
+        await rig.engine.retry(job_id)
+    assert await rig.state(job_id) is X
+
+
+async def test_only_finished_jobs_can_be_deleted(rig: Rig):
+    job_id = await rig.submit()
+    with pytest.raises(Conflict, match="PENDING"):
+        await rig.engine.delete_job(job_id)
+    await rig.engine.cancel(job_id)
+    await rig.engine.delete_job(job_id)
+    with pytest.raises(NotFound):
+        await rig.engine.get(job_id)
+
+
+# -- queues --------------------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:FR-026")
+async def test_a_queue_with_unfinished_jobs_is_deleted_only_by_force(rig: Rig):
+    await rig.engine.create_queue(Queue(name="work"))
+    ids = [await rig.submit(b"%d" % n, queue="work") for n in range(3)]
+    worker = await rig.worker(slots=1, queues=("work",))
+    assignment = await worker.gets_one()
+    await worker.start(assignment)
+    with pytest.raises(Conflict, match="3"):
+        await rig.engine.delete_queue("work")
+    assert await rig.engine.delete_queue("work", force=True) == 3
+    for job_id in ids:
+        job = await rig.engine.get(job_id)
+        assert (job.state, job.reason) == (X, Reason.QUEUE_DELETED)
+    await until(lambda: worker.cancelled == [assignment.lease])
+    with pytest.raises(NotFound):
+        await rig.engine.queue_stats("work")
+    with pytest.raises(NotFound):
+        await rig.engine.delete_queue("work")
+
+
+# -- list ----------------------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:FR-032")
+async def test_pages_are_linked_by_tokens_and_the_last_has_none(rig: Rig):
+    ids = [r.job_id for r in await rig.engine.submit([JobSpec(payload=b"x")] * 25)]
+    seen: list[str] = []
+    token = ""
+    sizes = []
+    while True:
+        page = await rig.engine.list_jobs(JobQuery(limit=10, page_token=token))
+        seen += [job.id for job in page.jobs]
+        sizes.append(len(page.jobs))
+        token = page.next_page_token
+        if not token:
+            break
+    assert seen == ids[::-1]
+    assert sizes == [10, 10, 5]
+    exactly = await rig.engine.list_jobs(JobQuery(limit=25))
+    assert (len(exactly.jobs), exactly.next_page_token) == (25, "")
+
+
+# -- health and life -----------------------------------------------------------------------
+
+
+async def test_health_says_whether_the_store_works(rig: Rig):
+    health = await rig.engine.health()
+    assert health.ok
+    assert [(c.name, c.ok) for c in health.components] == [("database", True)]
+    assert "not durable" in health.components[0].detail
+    rig.store.fail["ping"] = [Unavailable("disk is full")]
+    health = await rig.engine.health()
+    assert not health.ok
+    assert "disk is full" in health.components[0].detail
+
+
+async def test_stopping_twice_or_before_the_start_is_fine(rig: Rig):
+    other = Rig()
+    await other.engine.stop()
+    await rig.engine.stop()
+    await rig.engine.stop()
+
+
+async def test_a_stopped_engine_accepts_nothing(rig: Rig):
+    await rig.engine.stop()
+    with pytest.raises(Unavailable):
+        await rig.submit()
+    assert await rig.memory.stats("default")
+    assert (await rig.memory.stats("default"))[0].depth[P] == 0

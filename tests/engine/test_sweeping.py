@@ -1,0 +1,203 @@
+"""What time does: retries, expiries, timeouts, lost workers, retention."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from jobqueue.core.errors import Unavailable
+from jobqueue.core.job import WorkerStatus
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.store import Rules
+from tests.engine.rig import Rig, until
+
+P, A, R, D, F, X = State
+
+
+@pytest.mark.req("jq:FR-033")
+async def test_a_failed_job_comes_back_after_its_backoff(rig: Rig):
+    worker, assignment = await rig.running()
+    await worker.fail(assignment)
+    worker.link.grant(1)
+    await asyncio.sleep(0.1)
+    assert await rig.state(assignment.id) is F
+    rig.clock.advance(6.3)  # 5 s and at most 25 % of it
+    again = await worker.gets_one()
+    assert (again.id, again.attempt, again.retry_count) == (assignment.id, 2, 1)
+
+
+@pytest.mark.req("jq:AC-3")
+async def test_a_job_that_fails_too_often_is_a_dead_letter(rig: Rig):
+    worker = await rig.worker(slots=1)
+    job_id = await rig.submit(max_retries=2)
+    for _ in range(3):
+        assignment = await worker.gets_one()
+        await worker.fail(assignment)
+        worker.link.grant(1)
+        rig.clock.advance(1_000.0)
+    job = await rig.reaches(job_id, X)
+    assert (job.attempt, job.retry_count, job.reason) == (3, 2, Reason.RETRIES_EXHAUSTED)
+
+
+@pytest.mark.req("jq:FR-004")
+async def test_a_job_expires_by_itself(rig: Rig):
+    job_id = await rig.submit(ttl=10.0)
+    rig.clock.advance(10.0)
+    assert (await rig.reaches(job_id, X)).reason is Reason.TTL_EXPIRED
+
+
+async def test_a_delayed_job_is_handed_out_when_its_time_has_come(rig: Rig):
+    worker = await rig.worker(slots=1)
+    job_id = await rig.submit(delay=60.0)
+    await asyncio.sleep(0.1)
+    assert worker.got == []
+    rig.clock.advance(60.0)
+    assert (await worker.gets_one()).id == job_id
+
+
+@pytest.mark.req("jq:FR-016")
+async def test_an_assignment_that_is_not_started_is_taken_back(open_rig):
+    rig: Rig = await open_rig(Rules(assignment_timeout=20.0))
+    worker = await rig.worker(slots=1)
+    job_id = await rig.submit()
+    assignment = await worker.gets_one()
+    rig.clock.advance(21.0)
+    job = await rig.reaches(job_id, F)
+    assert job.reason is Reason.ASSIGNMENT_TIMEOUT
+    await until(lambda: worker.cancelled == [assignment.lease])
+    assert await worker.succeed(assignment) is False
+
+
+async def test_the_watchdog_stops_what_runs_too_long(open_rig):
+    rig: Rig = await open_rig(Rules(watchdog_grace=1.0))
+    worker, assignment = await rig.running(timeout=10.0)
+    rig.clock.advance(10.5)
+    await asyncio.sleep(0.1)
+    assert await rig.state(assignment.id) is R
+    rig.clock.advance(1.0)
+    job = await rig.reaches(assignment.id, F)
+    assert job.reason is Reason.TIMED_OUT
+    await until(lambda: worker.cancelled == [assignment.lease])
+
+
+async def test_old_done_jobs_are_pruned_where_that_is_asked_for(open_rig):
+    rig: Rig = await open_rig(retention=100.0)
+    worker, assignment = await rig.running()
+    await worker.succeed(assignment)
+    assert (await rig.engine.queue_stats("default")).depth[D] == 1
+    rig.engine._sweeper._prune_at = 0.0
+    rig.clock.advance(101.0)
+    async with asyncio.timeout(5):
+        while (await rig.engine.queue_stats("default")).depth[D]:
+            await asyncio.sleep(0.01)
+
+
+async def test_nothing_is_pruned_by_default(rig: Rig):
+    worker, assignment = await rig.running()
+    await worker.succeed(assignment)
+    rig.clock.advance(1e9)
+    await asyncio.sleep(0.1)
+    assert await rig.state(assignment.id) is D
+
+
+async def test_a_sleeping_sweeper_is_woken_for_what_comes_sooner(open_rig):
+    """The interval is long; the job's own time decides."""
+    rig: Rig = await open_rig(interval=30.0)
+    job_id = await rig.submit(ttl=0.2)
+    began = time.monotonic()
+    rig.clock.advance(0.2)
+    job = await rig.reaches(job_id, X)
+    assert job.reason is Reason.TTL_EXPIRED
+    assert time.monotonic() - began < 5
+
+
+# -- lost workers --------------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:FR-020", "jq:NFR-007")
+async def test_a_silent_worker_goes_offline_and_its_jobs_fail_over(open_rig):
+    rig: Rig = await open_rig(heartbeat_timeout=0.2)
+    _, running = await rig.running()
+    rig.clock.advance(0.3)
+    job = await rig.reaches(running.id, F)
+    assert job.reason is Reason.WORKER_LOST
+    assert "heartbeat" in job.error
+    assert [w.status for w in await rig.engine.list_workers()] == [WorkerStatus.OFFLINE]
+
+
+@pytest.mark.req("jq:FR-020")
+async def test_a_worker_that_beats_is_left_alone(open_rig):
+    rig: Rig = await open_rig(heartbeat_timeout=0.2)
+    worker, running = await rig.running()
+    for _ in range(10):
+        rig.clock.advance(0.15)
+        worker.link.pulse([running.lease])
+        await asyncio.sleep(0.05)
+    assert await rig.state(running.id) is R
+    assert [w.status for w in await rig.engine.list_workers()] == [WorkerStatus.ONLINE]
+
+
+async def test_an_offline_worker_gets_nothing_more_until_it_registers_again(open_rig):
+    rig: Rig = await open_rig(heartbeat_timeout=0.2)
+    worker = await rig.worker(slots=1)
+    rig.clock.advance(0.3)
+    async with asyncio.timeout(5):
+        while (await rig.engine.list_workers())[0].status is not WorkerStatus.OFFLINE:
+            await asyncio.sleep(0.01)
+    job_id = await rig.submit()
+    await asyncio.sleep(0.1)
+    assert (worker.got, await rig.state(job_id)) == ([], P)
+    assert worker.link.pulse([]).known is False
+    again = await rig.worker(slots=1)
+    assert (await again.gets_one()).id == job_id
+
+
+async def test_nobody_is_judged_before_a_full_timeout_has_passed_since_the_start(open_rig):
+    rig: Rig = await open_rig(heartbeat_timeout=0.6)
+    _, running = await rig.running()
+    rig.clock.advance(1_000.0)  # silent for ages by the store's clock, but not under our eyes
+    await asyncio.sleep(0.3)
+    assert await rig.state(running.id) is R
+    await rig.reaches(running.id, F)
+
+
+async def test_after_its_own_stall_the_reaper_waits_a_full_timeout(open_rig):
+    rig: Rig = await open_rig(heartbeat_timeout=0.4)
+    await asyncio.sleep(0.5)  # it judges by now
+    worker, running = await rig.running()
+    time.sleep(1.5)  # the whole process stood still: heartbeats may have, too
+    rig.clock.advance(100.0)
+    await asyncio.sleep(0.2)
+    assert await rig.state(running.id) is R
+    worker.link.pulse([running.lease])
+    await asyncio.sleep(0.5)
+    assert await rig.state(running.id) is R
+
+
+async def test_after_a_store_outage_the_reaper_waits_a_full_timeout(open_rig):
+    rig: Rig = await open_rig(heartbeat_timeout=0.4)
+    await asyncio.sleep(0.5)
+    worker, running = await rig.running()
+    rig.store.fail["due"] = [Unavailable("down")] * 5
+    rig.clock.advance(100.0)
+    await until(lambda: not rig.store.fail["due"])
+    await asyncio.sleep(0.2)
+    assert await rig.state(running.id) is R
+    worker.link.pulse([running.lease])
+    await asyncio.sleep(0.5)
+    assert await rig.state(running.id) is R
+
+
+@pytest.mark.req("jq:FR-020")
+async def test_a_fail_over_that_was_interrupted_is_taken_up_again(open_rig):
+    """The worker is OFFLINE, but failing its jobs did not go through: they must not be stranded."""
+    rig: Rig = await open_rig(heartbeat_timeout=0.2)
+    _, running = await rig.running()
+    rig.store.fail["apply"] = [Unavailable("down")]
+    rig.clock.advance(0.3)
+    await until(lambda: not rig.store.fail["apply"])
+    rig.clock.advance(100.0)
+    job = await rig.reaches(running.id, F)
+    assert job.reason is Reason.WORKER_LOST

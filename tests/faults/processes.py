@@ -1,0 +1,112 @@
+"""Real processes: jq-server and jq-worker, started as a user starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+
+from tests.history.checker import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Site:
+    """A folder with a database, a ledger, ports that stay the same, and what runs there."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.database = folder / "jobs.db"
+        self.ledger = folder / "ledger"
+        self.http_port = free_port()
+        self.grpc_port = free_port()
+        self.url = f"http://127.0.0.1:{self.http_port}"
+        self.target = f"127.0.0.1:{self.grpc_port}"
+        self._settings = dict(settings)
+        self._running: list[asyncio.subprocess.Process] = []
+        self._log = (folder / "log").open("ab")
+
+    async def start(
+        self,
+        module: str,
+        arguments: tuple[str, ...] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> asyncio.subprocess.Process:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("JQ_")}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, "--app", "tests.faults.ledger_app:app", *arguments),
+            cwd=self.folder,
+            env=environment
+            | {
+                "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+                "LEDGER": str(self.ledger),
+                "JQ_DB_URL": f"sqlite:///{self.database}",
+                "JQ_HTTP_PORT": str(self.http_port),
+                "JQ_GRPC_PORT": str(self.grpc_port),
+            }
+            | self._settings
+            | dict(settings or {}),
+            stdout=self._log,
+            stderr=self._log,
+        )
+        self._running.append(process)
+        return process
+
+    async def server(self, **settings: str) -> asyncio.subprocess.Process:
+        """Start jq-server and wait until it says that it is ready."""
+        process = await self.start("jobqueue.cli.server", settings=settings)
+        async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
+            for _ in range(400):
+                with contextlib.suppress(httpx.HTTPError):
+                    if (await client.get("/readyz")).status_code == 200:
+                        return process
+                assert process.returncode is None, f"jq-server ended:\n{self.log_tail()}"
+                await asyncio.sleep(0.05)
+        raise AssertionError(f"jq-server is not ready:\n{self.log_tail()}")
+
+    async def worker(self, worker_id: str) -> asyncio.subprocess.Process:
+        return await self.start(
+            "jobqueue.cli.worker",
+            settings={
+                "JQ_WORKER_ID": worker_id,
+                "JQ_WORKER_SERVER": self.target,
+                "JQ_WORKER_METRICS_PORT": "0",
+            },
+        )
+
+    async def kill(self, process: asyncio.subprocess.Process) -> None:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+    async def end(self) -> None:
+        for process in self._running:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGCONT)
+                    process.kill()
+            await process.wait()
+        self._log.close()
+
+    def runs(self) -> list[Run]:
+        """The outside ledger."""
+        if not self.ledger.exists():
+            return []
+        pairs = (line.split() for line in self.ledger.read_text().splitlines())
+        return [Run(job_id, int(attempt)) for job_id, attempt in pairs]
+
+    def log_tail(self) -> str:
+        self._log.flush()
+        return (self.folder / "log").read_text(errors="replace")[-4_000:]

@@ -1,0 +1,164 @@
+"""A tiny model of a store: lists and loops, written without looking at any store.
+
+It knows what a store promises, not how it keeps it. Everything is found by going through all jobs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jobqueue.core.job import JobSpec, SubmitStatus
+from jobqueue.core.lifecycle import State
+from jobqueue.core.retry import RetryPolicy
+from jobqueue.core.store import Rules
+
+P, A, R, D, F, X = State
+
+
+@dataclass
+class ModelJob:
+    id: str
+    seq: int
+    queue: str
+    priority: int
+    max_retries: int
+    timeout: float | None
+    run_at: float
+    expires_at: float | None
+    state: State = P
+    version: int = 1
+    attempt: int = 0
+    retry_count: int = 0
+    deaths: int = 0
+    lease: int | None = None
+    cancel_requested: bool = False
+    timer: float | None = None  # retry, assignment timeout or watchdog
+    old_leases: list[int] = field(default_factory=list)
+
+
+class Model:
+    """Two queues, ``r`` of them with a capacity."""
+
+    def __init__(self, rules: Rules, policy: RetryPolicy, capacity: int) -> None:
+        self.rules = rules
+        self.policy = policy
+        self.capacity = capacity
+        self.now = 0.0
+        self.jobs: list[ModelJob] = []
+        self.paused: set[str] = set()
+        self.keys: dict[tuple[str, str], tuple[str, bytes, float]] = {}
+
+    def admits(self, spec: JobSpec) -> tuple[SubmitStatus, str]:
+        known = self.keys.get((spec.queue, spec.key or ""))
+        if spec.key and known and known[2] > self.now:
+            same = known[1] == spec.payload
+            return (SubmitStatus.DUPLICATE if same else SubmitStatus.REFUSED), known[0]
+        waiting = sum(job.queue == spec.queue and job.state is P for job in self.jobs)
+        if spec.queue == "r" and waiting >= self.capacity:
+            return SubmitStatus.REFUSED, ""
+        return SubmitStatus.ACCEPTED, ""
+
+    def add(self, spec: JobSpec, job_id: str, seq: int) -> None:
+        if spec.key:
+            self.keys[spec.queue, spec.key] = (job_id, spec.payload, self.now + self.rules.key_ttl)
+        self.jobs.append(
+            ModelJob(
+                id=job_id,
+                seq=seq,
+                queue=spec.queue,
+                priority=spec.priority,
+                max_retries=spec.max_retries or 0,
+                timeout=spec.timeout,
+                run_at=self.now + (spec.delay or 0.0),
+                expires_at=None if spec.ttl is None else self.now + spec.ttl,
+            )
+        )
+
+    def claim(self, queues: tuple[str, ...], slots: int) -> list[ModelJob]:
+        ready = [
+            job
+            for job in self.jobs
+            if job.state is P
+            and job.queue in queues
+            and job.queue not in self.paused
+            and job.run_at <= self.now
+            and (job.expires_at is None or job.expires_at > self.now)
+        ]
+        taken = sorted(ready, key=lambda job: (-job.priority, job.seq))[:slots]
+        for job in taken:
+            job.attempt += 1
+            self._enter(job, A)
+            job.timer = self.now + self.rules.assignment_timeout
+        return taken
+
+    def move(self, name: str, job: ModelJob, lease: int, *, retryable: bool) -> bool:
+        """Make a move; False if it must be refused."""
+        if name == "cancel":
+            if job.state not in (P, A, F):
+                return False
+            self._enter(job, X)
+        elif name == "retry by hand":
+            if job.state not in (F, X):
+                return False
+            self._enter(job, P)
+            job.retry_count = job.deaths = 0
+            job.cancel_requested = False
+            job.expires_at = None
+            job.run_at = self.now
+        elif job.lease is None or lease != job.lease:
+            return False
+        else:
+            return self._report(name, job, retryable)
+        return True
+
+    def _report(self, name: str, job: ModelJob, retryable: bool) -> bool:
+        if name in ("start", "hand back") and job.state is not A:
+            return False
+        if name == "hand back":
+            self._enter(job, F)
+            self._enter(job, P)
+            return True
+        if name != "lose" and job.state is A:
+            self._enter(job, R)
+            job.expires_at = None
+        if name == "start":
+            job.timer = job.timeout and self.now + job.timeout + self.rules.watchdog_grace
+        elif name == "succeed" and not job.cancel_requested:
+            self._enter(job, D)
+        else:
+            self._fail(job, lost=name == "lose", retryable=retryable)
+        return True
+
+    def _fail(self, job: ModelJob, *, lost: bool, retryable: bool = True) -> None:
+        job.deaths += lost and job.state is R
+        self._enter(job, F)
+        poison = lost and job.deaths >= self.rules.poison_after
+        exhausted = job.retry_count >= job.max_retries
+        if job.cancel_requested or not retryable or poison or exhausted:
+            self._enter(job, X)
+        else:
+            job.timer = self.now + self.policy.delay(job.retry_count)
+
+    def sweep(self) -> None:
+        """Until nothing is due: a job may fail, wait out nothing and expire in one sweep."""
+        while sum(self._due(job) for job in self.jobs):
+            pass
+
+    def _due(self, job: ModelJob) -> bool:
+        if job.state is P and job.expires_at is not None and job.expires_at <= self.now:
+            self._enter(job, X)
+        elif job.timer is None or job.timer > self.now:
+            return False
+        elif job.state is F:
+            self._enter(job, P)
+            job.retry_count += 1
+        else:
+            self._fail(job, lost=False)
+        return True
+
+    def _enter(self, job: ModelJob, state: State) -> None:
+        job.state = state
+        job.version += 1
+        job.timer = None
+        if state not in (A, R):
+            job.lease = None

@@ -1,0 +1,223 @@
+"""Reads and removal: get, list, history, the event log, delete, prune."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobqueue.core.ids import new_job_ids
+from jobqueue.core.job import SubmitStatus, Transition
+from jobqueue.core.lifecycle import State
+from jobqueue.core.store import JobFilter, Rules
+from tests.stores.driver import Driver, spec
+
+P, A, R, D, F, X = State
+
+
+async def test_an_unknown_job_is_none_and_has_no_history(driver: Driver):
+    (unknown,) = new_job_ids(1)
+    assert await driver.store.get(unknown) is None
+    assert await driver.store.history(unknown) == []
+    assert await driver.store.delete_job(unknown) is None
+
+
+# -- list ----------------------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:FR-032")
+async def test_jobs_are_listed_newest_first_and_filtered(driver: Driver):
+    await driver.queue("r")
+    first = await driver.submit(type="a")
+    second = await driver.submit(type="b", queue="r")
+    third = await driver.submit(type="a", queue="r")
+    await driver.claim(1, queues=["q"])
+
+    async def listed(**wanted) -> list[str]:
+        return [job.id for job in await driver.store.list_jobs(JobFilter(**wanted))]
+
+    assert await listed() == [third, second, first]
+    assert await listed(queue="r") == [third, second]
+    assert await listed(states=(A,)) == [first]
+    assert await listed(states=(A, P)) == [third, second, first]
+    assert await listed(type="a") == [third, first]
+    assert await listed(queue="r", states=(P,), type="b") == [second]
+    assert await listed(queue="nowhere") == []
+
+
+@pytest.mark.req("jq:FR-032")
+async def test_pages_neither_repeat_nor_skip(driver: Driver):
+    results = await driver.results(*(spec(b"%d" % n) for n in range(25)))
+    seen: list[str] = []
+    before: int | None = None
+    while page := await driver.store.list_jobs(JobFilter(before_seq=before, limit=7)):
+        assert len(page) <= 7
+        seen += [job.id for job in page]
+        before = page[-1].seq
+        await driver.submit(b"newer jobs do not shift the pages")
+    assert seen == [r.job_id for r in results][::-1]
+
+
+async def test_a_filtered_page_is_full_while_there_is_more(driver: Driver):
+    await driver.results(*(spec(type="even" if n % 2 == 0 else "odd") for n in range(20)))
+    page = await driver.store.list_jobs(JobFilter(type="odd", limit=10))
+    assert len(page) == 10
+
+
+@pytest.mark.parametrize("state", State)
+async def test_a_listed_job_is_the_job_that_get_shows(driver: Driver, state: State):
+    job = await driver.brought_to(state, type="t", labels={"a": "b"}, key="k", timeout=4.0)
+    (listed,) = await driver.store.list_jobs(JobFilter(states=(state,)))
+    assert listed == job
+
+
+# -- history and the event log -------------------------------------------------------------
+
+
+@pytest.mark.req("jq:FR-011")
+async def test_history_shows_every_transition_with_time_and_reason(driver: Driver):
+    a = await driver.assigned(max_retries=0)
+    driver.clock.advance(1.0)
+    await driver.start(a)
+    driver.clock.advance(1.0)
+    await driver.fail(a, "boom")
+    events = await driver.store.history(a.id)
+    assert [e.version for e in events] == [1, 2, 3, 4, 5]
+    assert [e.to_state for e in events] == [P, A, R, F, X]
+    assert [e.from_state for e in events] == [None, P, A, R, F]
+    now = driver.clock.now()
+    assert [e.at for e in events] == [pytest.approx(now + d) for d in (-2, -2, -1, 0, 0)]
+    assert all(e.reason and e.queue == "q" and e.job_id == a.id for e in events)
+
+
+async def test_a_cancel_request_writes_no_event(driver: Driver):
+    a = await driver.running()
+    before = await driver.all_events()
+    await driver.store.request_cancel(a.seq)
+    assert await driver.all_events() == before
+
+
+async def test_the_log_holds_every_event_once_in_the_order_of_commit(driver: Driver):
+    first = await driver.submit(b"1")
+    second = await driver.submit(b"2")
+    a = await driver.claim_one()
+    await driver.start(a)
+    await driver.fail(a, retry_after=0.0)
+    b = await driver.claim_one()
+    await driver.succeed(b)
+    await driver.after(1.0)
+    log = await driver.store.events_after(0, 1_000)
+    assert [(e.job_id, e.version) for _, e in log] == [
+        (first, 1),
+        (second, 1),
+        (first, 2),
+        (first, 3),
+        (first, 4),
+        (second, 2),
+        (second, 3),
+        (second, 4),
+        (first, 5),
+    ]
+    positions = [position for position, _ in log]
+    assert positions == sorted(set(positions))
+    assert positions[0] > 0
+    for job_id in (first, second):
+        assert [e for _, e in log if e.job_id == job_id] == await driver.store.history(job_id)
+
+
+@pytest.mark.parametrize("page", [1, 2, 7])
+async def test_the_log_can_be_read_in_pages_while_it_grows(driver: Driver, page: int):
+    await driver.results(*(spec() for _ in range(10)))
+    seen: list[tuple[str, int]] = []
+    position = 0
+    claimed = False
+    while found := await driver.store.events_after(position, page):
+        assert len(found) <= page
+        seen += [(e.job_id, e.version) for _, e in found]
+        position = found[-1][0]
+        if not claimed:
+            claimed = len(await driver.claim(3)) == 3
+    assert len(seen) == len(set(seen)) == 13
+    assert await driver.store.events_after(position, 10) == []
+
+
+async def test_a_reader_misses_nothing_when_the_newest_job_is_deleted(driver: Driver):
+    """A place in the log is never given to another event."""
+    job = await driver.brought_to(D)
+    position = (await driver.store.events_after(0, 100))[-1][0]
+    await driver.delete(job.id)
+    following = await driver.submit()
+    found = await driver.store.events_after(position, 100)
+    assert [(event.job_id, event.version) for _, event in found] == [(following, 1)]
+
+
+async def test_a_deleted_jobs_number_is_not_given_to_another(driver: Driver):
+    job = await driver.brought_to(D)
+    await driver.delete(job.id)
+    assert (await driver.brought_to(P)).seq > job.seq
+
+
+# -- removal -------------------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:FR-035")
+@pytest.mark.parametrize("state", [D, X])
+async def test_a_finished_job_can_be_deleted_with_history_and_key(driver: Driver, state: State):
+    job = await driver.brought_to(state, payload=b"p", key="k")
+    assert await driver.delete(job.id) is state
+    assert await driver.store.get(job.id) is None
+    assert await driver.store.history(job.id) == []
+    assert await driver.store.list_jobs(JobFilter()) == []
+    assert await driver.all_events() == []
+    assert (await driver.stats()).depth.get(state, 0) == 0
+    (outcome,) = await driver.apply(Transition.retried_by_hand(job.seq))
+    assert not outcome.applied
+    assert await driver.submit(b"something else", key="k") != job.id
+
+
+@pytest.mark.parametrize("state", [P, A, R, F])
+async def test_an_unfinished_job_is_not_deleted(driver: Driver, state: State):
+    job = await driver.brought_to(state)
+    assert await driver.store.delete_job(job.id) is state
+    assert await driver.job(job.id) == job
+
+
+async def test_deleting_a_job_does_not_free_the_key_of_its_successor(open_driver):
+    driver: Driver = await open_driver(Rules(key_ttl=10.0))
+    old = await driver.brought_to(D, payload=b"p", key="k")
+    driver.clock.advance(11.0)
+    successor = await driver.submit(b"p", key="k")
+    await driver.delete(old.id)
+    (again,) = await driver.results(spec(b"p", key="k"))
+    assert (again.status, again.job_id) == (SubmitStatus.DUPLICATE, successor)
+
+
+async def test_pruning_removes_old_done_jobs_only(driver: Driver):
+    old = await driver.brought_to(D, payload=b"old")
+    dead = await driver.brought_to(X, payload=b"dead")
+    failed = await driver.brought_to(F, payload=b"failed")
+    driver.clock.advance(100.0)
+    young = await driver.brought_to(D, payload=b"young")
+    assert await driver.prune(driver.clock.now() - 50.0) == 1
+    assert await driver.store.get(old.id) is None
+    assert await driver.store.history(old.id) == []
+    for job in (dead, failed, young):
+        assert await driver.store.get(job.id) is not None
+    assert await driver.prune(driver.clock.now() - 50.0) == 0
+
+
+async def test_pruning_stops_at_its_limit(driver: Driver):
+    for n in range(5):
+        await driver.brought_to(D, payload=b"%d" % n)
+    driver.clock.advance(1.0)
+    now = driver.clock.now()
+    assert [await driver.prune(now, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert (await driver.stats()).depth.get(D, 0) == 0
+
+
+async def test_the_key_of_a_pruned_job_still_answers_its_id(driver: Driver):
+    job = await driver.brought_to(D, payload=b"p", key="k")
+    driver.clock.advance(1.0)
+    assert await driver.prune(driver.clock.now()) == 1
+    (again,) = await driver.results(spec(b"p", key="k"))
+    assert (again.status, again.job_id) == (SubmitStatus.DUPLICATE, job.id)
+    driver.clock.advance(driver.rules.key_ttl)
+    assert await driver.submit(b"p", key="k") != job.id

@@ -1,0 +1,197 @@
+"""Submit: what is kept, idempotency keys, batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobqueue.core.errors import KeyConflict, NotFound
+from jobqueue.core.job import SubmitStatus
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.store import Rules
+from tests.stores.driver import Driver, new, spec
+
+ACCEPTED, DUPLICATE, REFUSED = SubmitStatus
+
+
+@pytest.mark.req("jq:FR-009", "jq:FR-011")
+async def test_an_accepted_job_is_pending_with_its_first_event(driver: Driver):
+    job_id = await driver.submit()
+    job = await driver.job(job_id)
+    assert (job.id, job.state, job.version, job.attempt, job.retry_count) == (
+        job_id,
+        State.PENDING,
+        1,
+        0,
+        0,
+    )
+    assert job.created_at == driver.clock.now()
+    assert job.reason is Reason.SUBMITTED
+    (event,) = await driver.store.history(job_id)
+    assert (event.job_id, event.version, event.from_state, event.to_state, event.reason) == (
+        job_id,
+        1,
+        None,
+        State.PENDING,
+        Reason.SUBMITTED,
+    )
+    assert (event.at, event.attempt, event.queue) == (driver.clock.now(), 0, "q")
+
+
+async def test_every_field_of_the_spec_is_kept(driver: Driver):
+    now = driver.clock.now()
+    job_id = await driver.submit(
+        b"payload",
+        type="mail.send",
+        priority=7,
+        max_retries=11,
+        ttl=90.0,
+        run_at=now + 30.0,
+        timeout=12.5,
+        key="schlüssel-✓",
+        labels={"tenant": "a", "größe": "ü"},
+    )
+    job = await driver.job(job_id)
+    assert (job.queue, job.type, job.payload, job.priority) == ("q", "mail.send", b"payload", 7)
+    assert (job.max_retries, job.ttl, job.timeout) == (11, 90.0, 12.5)
+    assert job.run_at == pytest.approx(now + 30.0)
+    assert job.expires_at == pytest.approx(now + 90.0)
+    assert job.key == "schlüssel-✓"
+    assert dict(job.labels) == {"tenant": "a", "größe": "ü"}
+    assert (job.result, job.error, job.worker_id) == (None, "", None)
+    assert (job.started_at, job.completed_at, job.next_retry_at) == (None, None, None)
+
+
+@pytest.mark.req("jq:FR-007")
+@pytest.mark.parametrize(
+    "payload",
+    [b"\x00", b"\xff\xfe\x00\x01", b"not json {", bytes(range(256)) * 4_096],
+    ids=["nul", "no utf-8", "no json", "1 MiB"],
+)
+async def test_payloads_are_opaque_bytes(driver: Driver, payload: bytes):
+    job_id = await driver.submit(payload)
+    assert (await driver.job(job_id)).payload == payload
+    assert (await driver.claim_one()).payload == payload
+
+
+@pytest.mark.req("jq:FR-003", "jq:FR-025")
+async def test_what_the_spec_leaves_open_the_queue_decides_at_submit(driver: Driver):
+    await driver.queue("defaults", max_retries=8, ttl=60.0, timeout=5.0)
+    job = await driver.job(await driver.submit(queue="defaults"))
+    assert (job.max_retries, job.ttl, job.timeout) == (8, 60.0, 5.0)
+    assert job.expires_at == pytest.approx(driver.clock.now() + 60.0)
+    job = await driver.job(await driver.submit(queue="defaults", max_retries=0, ttl=1.0, timeout=2))
+    assert (job.max_retries, job.ttl, job.timeout) == (0, 1.0, 2)
+
+
+async def test_a_delay_counts_from_the_stores_clock(driver: Driver):
+    job = await driver.job(await driver.submit(delay=15.0))
+    assert job.run_at == pytest.approx(driver.clock.now() + 15.0)
+
+
+async def test_an_unknown_queue_is_refused_and_leaves_nothing(driver: Driver):
+    (job,) = new(spec(queue="nowhere", key="k"))
+    (result,) = (await driver.store.submit([job])).results
+    assert result.status is REFUSED
+    assert isinstance(result.error, NotFound)
+    assert "nowhere" in result.error.message
+    assert await driver.store.get(job.id) is None
+    assert await driver.store.history(job.id) == []
+
+
+async def test_a_refused_job_harms_no_other_in_its_batch(driver: Driver):
+    results = await driver.results(spec(b"1"), spec(queue="nowhere"), spec(b"3"))
+    assert [r.status for r in results] == [ACCEPTED, REFUSED, ACCEPTED]
+    assert [(await driver.job(r.job_id)).payload for r in (results[0], results[2])] == [b"1", b"3"]
+
+
+async def test_an_empty_batch_is_fine(driver: Driver):
+    assert (await driver.store.submit([])).results == []
+
+
+async def test_results_come_in_the_order_of_the_batch(driver: Driver):
+    jobs = new(*(spec(b"%d" % n, priority=n % 10) for n in range(300)))
+    results = (await driver.store.submit(jobs)).results
+    assert [r.job_id for r in results] == [job.id for job in jobs]
+    seqs = [(await driver.job(job.id)).seq for job in jobs]
+    assert seqs == sorted(seqs)
+
+
+# -- idempotency keys ----------------------------------------------------------------------
+
+
+async def test_an_equal_key_and_payload_answers_the_original(driver: Driver):
+    first = await driver.submit(b"p", type="t", key="k")
+    (again,) = await driver.results(spec(b"p", type="t", key="k", priority=5))
+    assert (again.status, again.job_id) == (DUPLICATE, first)
+    assert len(await driver.all_jobs()) == 1
+
+
+@pytest.mark.parametrize("other", [{"payload": b"other"}, {"type": "other"}], ids=str)
+async def test_a_key_used_for_another_request_is_a_conflict(driver: Driver, other: dict):
+    first = await driver.submit(b"p", type="t", key="k")
+    (result,) = await driver.results(spec(**({"payload": b"p", "type": "t", "key": "k"} | other)))
+    assert result.status is REFUSED
+    assert isinstance(result.error, KeyConflict)
+    assert result.error.job_id == first
+    assert len(await driver.all_jobs()) == 1
+
+
+async def test_keys_belong_to_their_queue(driver: Driver):
+    await driver.queue("other")
+    first = await driver.submit(b"p", key="k")
+    second = await driver.submit(b"p", key="k", queue="other")
+    assert first != second
+
+
+async def test_jobs_without_a_key_are_never_duplicates(driver: Driver):
+    assert await driver.submit(b"p") != await driver.submit(b"p")
+
+
+async def test_equal_keys_in_one_batch_resolve_to_the_first(driver: Driver):
+    results = await driver.results(
+        spec(b"p", key="k"), spec(b"p", key="k"), spec(b"other", key="k"), spec(b"p", key="l")
+    )
+    assert [r.status for r in results] == [ACCEPTED, DUPLICATE, REFUSED, ACCEPTED]
+    assert results[1].job_id == results[0].job_id
+    assert isinstance(results[2].error, KeyConflict)
+    assert results[2].error.job_id == results[0].job_id
+    assert len(await driver.all_jobs()) == 2
+
+
+@pytest.mark.parametrize("state", State)
+async def test_a_duplicate_is_one_in_every_state_of_the_original(driver: Driver, state: State):
+    original = await driver.brought_to(state, payload=b"p", key="k")
+    (again,) = await driver.results(spec(b"p", key="k"))
+    assert (again.status, again.job_id) == (DUPLICATE, original.id)
+
+
+async def test_a_key_is_free_again_after_its_time(open_driver):
+    driver: Driver = await open_driver(Rules(key_ttl=100.0))
+    first = await driver.submit(b"p", key="k")
+    driver.clock.advance(99.9)
+    (again,) = await driver.results(spec(b"p", key="k"))
+    assert again.status is DUPLICATE
+    driver.clock.advance(0.2)
+    second = await driver.submit(b"other payload", key="k")
+    assert second != first
+    (again,) = await driver.results(spec(b"other payload", key="k"))
+    assert (again.status, again.job_id) == (DUPLICATE, second)
+
+
+async def test_an_expired_key_is_replaced_inside_a_batch_too(open_driver):
+    driver: Driver = await open_driver(Rules(key_ttl=100.0))
+    first = await driver.submit(b"p", key="k")
+    driver.clock.advance(101.0)
+    results = await driver.results(spec(b"p", key="k"), spec(b"p", key="k"))
+    assert [r.status for r in results] == [ACCEPTED, DUPLICATE]
+    assert results[0].job_id == results[1].job_id != first
+
+
+async def test_the_key_of_a_refused_job_is_not_taken(driver: Driver):
+    await driver.queue("small", capacity=1)
+    await driver.submit(queue="small")
+    (refused,) = await driver.results(spec(b"p", queue="small", key="k"))
+    assert refused.status is REFUSED
+    await driver.claim(1, queues=["small"])
+    job_id = await driver.submit(b"another", queue="small", key="k")
+    assert (await driver.job(job_id)).key == "k"

@@ -1,0 +1,204 @@
+"""Workers: registration, incarnations, heartbeats, leases in force."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from jobqueue.core.job import Pulse, Transition, WorkerStatus
+from jobqueue.core.lifecycle import State
+from tests.stores.driver import Driver, worker
+
+P, A, R, D, F, X = State
+
+
+@pytest.mark.req("jq:FR-018")
+async def test_a_registered_worker_is_known_with_what_it_said(driver: Driver):
+    info = worker("w1", 77, hostname="box", pid=4242, concurrency=9, queues=("a", "b"))
+    assert await driver.store.register_worker(info) == []
+    (known,) = await driver.store.workers()
+    assert known.info == info
+    assert (known.status, known.running) == (WorkerStatus.ONLINE, 0)
+    assert known.registered_at == known.last_seen == driver.clock.now()
+
+
+async def test_workers_are_listed_by_id_with_the_jobs_they_hold(driver: Driver):
+    for worker_id in ("w2", "w1"):
+        await driver.store.register_worker(worker(worker_id))
+    for n in range(3):
+        await driver.submit(b"%d" % n)
+    first, _ = await driver.claim(2, worker_id="w1")
+    await driver.start(first)
+    await driver.claim(1, worker_id="w2")
+    assert [(w.info.id, w.running) for w in await driver.store.workers()] == [("w1", 2), ("w2", 1)]
+    await driver.succeed(first)
+    assert [w.running for w in await driver.store.workers()] == [1, 1]
+
+
+@pytest.mark.req("jq:NFR-007")
+async def test_a_new_incarnation_gets_the_leases_that_the_old_one_lost(driver: Driver):
+    await driver.store.register_worker(worker("w", 1))
+    a = await driver.running(payload=b"a")
+    b = await driver.assigned(payload=b"b")
+    lost = await driver.store.register_worker(worker("w", 2))
+    assert {(h.seq, h.lease, h.state) for h in lost} == {(a.seq, a.lease, R), (b.seq, b.lease, A)}
+    assert len(await driver.store.workers()) == 1
+    outcomes = await driver.apply(
+        *(Transition.worker_lost(h.seq, h.lease, "restarted") for h in lost)
+    )
+    assert all(o.applied for o in outcomes)
+    assert await driver.store.register_worker(worker("w", 3)) == []
+
+
+async def test_the_same_incarnation_may_register_again_and_loses_nothing(driver: Driver):
+    await driver.store.register_worker(worker("w", 1))
+    a = await driver.running()
+    await driver.store.set_worker_status("w", WorkerStatus.OFFLINE)
+    assert await driver.store.register_worker(worker("w", 1)) == []
+    assert [w.status for w in await driver.store.workers()] == [WorkerStatus.ONLINE]
+    await driver.succeed(a)
+
+
+@pytest.mark.req("jq:FR-023")
+async def test_a_reconnect_does_not_undo_a_drain_but_a_new_process_is_fresh(driver: Driver):
+    await driver.store.register_worker(worker("w", 1))
+    await driver.store.set_worker_status("w", WorkerStatus.DRAINING)
+    await driver.store.register_worker(worker("w", 1))
+    assert [w.status for w in await driver.store.workers()] == [WorkerStatus.DRAINING]
+    await driver.store.register_worker(worker("w", 2))
+    assert [w.status for w in await driver.store.workers()] == [WorkerStatus.ONLINE]
+
+
+async def test_another_workers_leases_are_not_lost(driver: Driver):
+    await driver.store.register_worker(worker("w", 1))
+    await driver.store.register_worker(worker("v", 1))
+    await driver.running()
+    assert await driver.store.register_worker(worker("v", 2)) == []
+
+
+# -- heartbeats ----------------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:FR-019")
+async def test_a_heartbeat_is_recorded_by_the_stores_clock(driver: Driver):
+    await driver.store.register_worker(worker())
+    driver.clock.advance(7.0)
+    assert driver.store.pulse("w", 1, []) == Pulse(True, WorkerStatus.ONLINE)
+    (known,) = await driver.store.workers()
+    assert known.last_seen == pytest.approx(driver.clock.now())
+    assert known.registered_at == pytest.approx(driver.clock.now() - 7.0)
+
+
+async def test_a_heartbeat_of_a_stranger_is_answered_with_register_again(driver: Driver):
+    assert driver.store.pulse("nobody", 1, []).known is False
+    await driver.store.register_worker(worker("w", 1))
+    assert driver.store.pulse("w", 2, []).known is False
+    assert driver.store.pulse("w", 1, []).known is True
+
+
+async def test_the_old_incarnation_cannot_keep_its_successor_alive(driver: Driver):
+    await driver.store.register_worker(worker("w", 1))
+    await driver.store.register_worker(worker("w", 2))
+    driver.clock.advance(60.0)
+    assert driver.store.pulse("w", 1, []).known is False
+    assert await driver.store.silent_workers(30.0) == ["w"]
+
+
+async def test_a_heartbeat_names_listed_leases_that_do_not_stand(driver: Driver):
+    await driver.store.register_worker(worker())
+    a = await driver.running(payload=b"a")
+    b = await driver.running(payload=b"b")
+    await driver.succeed(b)
+    pulse = driver.store.pulse("w", 1, [a.lease, b.lease, 4711])
+    assert sorted(pulse.lost) == sorted([b.lease, 4711])
+    assert pulse.cancelled == []
+
+
+async def test_a_lease_of_another_worker_does_not_stand(driver: Driver):
+    await driver.store.register_worker(worker("w"))
+    await driver.store.register_worker(worker("thief"))
+    a = await driver.running()
+    assert driver.store.pulse("thief", 1, [a.lease]).lost == [a.lease]
+
+
+@pytest.mark.req("jq:FR-023")
+async def test_a_heartbeat_tells_what_the_operator_wants(driver: Driver):
+    await driver.store.register_worker(worker())
+    assert await driver.store.set_worker_status("w", WorkerStatus.DRAINING)
+    assert driver.store.pulse("w", 1, []).status is WorkerStatus.DRAINING
+    assert [w.status for w in await driver.store.workers()] == [WorkerStatus.DRAINING]
+    assert await driver.store.set_worker_status("w", WorkerStatus.STOPPING)
+    assert driver.store.pulse("w", 1, []).status is WorkerStatus.STOPPING
+    assert not await driver.store.set_worker_status("nobody", WorkerStatus.DRAINING)
+
+
+async def test_a_heartbeat_works_from_any_thread(driver: Driver):
+    await driver.store.register_worker(worker())
+    a = await driver.running()
+    driver.clock.advance(5.0)
+    answers: list[Pulse] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(driver.store.pulse("w", 1, [a.lease])))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)  # the loop is blocked meanwhile: a heartbeat must not need it
+    assert [(p.known, p.lost) for p in answers] == [(True, [])] * 4
+    (known,) = await driver.store.workers()
+    assert known.last_seen == driver.clock.now()
+
+
+async def test_many_leases_fit_into_one_heartbeat(driver: Driver):
+    await driver.store.register_worker(worker())
+    leases = list(range(1, 5_001))
+    assert sorted(driver.store.pulse("w", 1, leases).lost) == leases
+
+
+@pytest.mark.req("jq:FR-020")
+async def test_silent_workers_are_found_by_the_stores_clock(driver: Driver):
+    for worker_id in ("quiet", "lively", "gone"):
+        await driver.store.register_worker(worker(worker_id))
+    await driver.store.set_worker_status("gone", WorkerStatus.OFFLINE)
+    driver.clock.advance(25.0)
+    driver.store.pulse("lively", 1, [])
+    driver.clock.advance(10.0)
+    assert await driver.store.silent_workers(30.0) == ["quiet"]
+    assert await driver.store.silent_workers(40.0) == []
+
+
+async def test_an_offline_worker_must_register_again(driver: Driver):
+    await driver.store.register_worker(worker())
+    await driver.store.set_worker_status("w", WorkerStatus.OFFLINE)
+    assert driver.store.pulse("w", 1, []).known is False
+
+
+async def test_only_an_offline_worker_is_forgotten(driver: Driver):
+    await driver.store.register_worker(worker())
+    assert not await driver.store.forget_worker("w")
+    await driver.store.set_worker_status("w", WorkerStatus.OFFLINE)
+    assert await driver.store.forget_worker("w")
+    assert await driver.store.workers() == []
+    assert not await driver.store.forget_worker("w")
+
+
+# -- leases in force -----------------------------------------------------------------------
+
+
+async def test_held_lists_the_leases_in_force(driver: Driver):
+    a = await driver.assigned(payload=b"a")
+    r = await driver.running(payload=b"r")
+    await driver.brought_to(F, payload=b"f")
+    await driver.brought_to(D, payload=b"d")
+    await driver.submit()
+    other = await driver.claim_one(worker_id="v")
+    everything = {(h.seq, h.lease, h.worker_id, h.state) for h in await driver.store.held()}
+    assert everything == {
+        (a.seq, a.lease, "w", A),
+        (r.seq, r.lease, "w", R),
+        (other.seq, other.lease, "v", A),
+    }
+    assert [h.lease for h in await driver.store.held("v")] == [other.lease]
+    assert await driver.store.held("nobody") == []

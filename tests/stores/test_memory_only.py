@@ -1,0 +1,114 @@
+"""What is peculiar to the memory store: its cost."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+
+from jobqueue.core.clock import ManualClock
+from jobqueue.core.job import NewJob, Transition
+from jobqueue.core.store import Rules
+from jobqueue.stores.memory import MemoryStore
+from tests.stores.driver import Driver, new, spec
+
+
+@pytest.fixture
+async def driver() -> Driver:
+    clock = ManualClock()
+    driver = Driver(MemoryStore(clock=clock), clock, Rules())
+    await driver.queue()
+    return driver
+
+
+def test_it_says_that_it_is_not_durable():
+    assert MemoryStore.durable is False
+    assert MemoryStore.name == "memory"
+
+
+def _batch(count: int, first: int) -> list[NewJob]:
+    return new(*(spec(b"payload-%09d" % (first + n), priority=n % 10) for n in range(count)))
+
+
+async def test_a_pending_job_costs_at_most_two_kib(driver: Driver):
+    """Everything that a waiting job keeps alive counts: spec, payload, id, event, heap entry."""
+    count = 20_000
+    await driver.store.submit(_batch(1_000, 0))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for first in range(0, count, 1_000):
+            await driver.store.submit(_batch(1_000, first))
+        gc.collect()
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used / count <= 2 * 1024, f"{used / count:.0f} bytes per pending job"
+
+
+async def test_cancelled_and_deleted_jobs_do_not_pile_up(driver: Driver):
+    """Submit, cancel and delete again and again: memory stays where it is."""
+
+    async def round_trip() -> None:
+        jobs = _batch(500, 0)
+        await driver.store.submit(jobs)
+        found = [await driver.job(job.id) for job in jobs]
+        await driver.store.apply([Transition.cancelled(job.seq) for job in found])
+        for job in jobs:
+            await driver.store.delete_job(job.id)
+
+    for _ in range(10):
+        await round_trip()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await round_trip()
+        gc.collect()
+        first, _ = tracemalloc.get_traced_memory()
+        for _ in range(20):
+            await round_trip()
+        gc.collect()
+        last, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    per_job = (last - first) / (20 * 500)
+    assert per_job < 100, f"each deleted job leaves {per_job:.0f} bytes behind"
+
+
+async def test_claims_stay_quick_after_many_cancels(driver: Driver):
+    """Dead entries are swept out of the heap instead of being waded through at every claim."""
+    for _ in range(20):
+        jobs = _batch(1_000, 0)
+        await driver.store.submit(jobs)
+        found = [await driver.job(job.id) for job in jobs]
+        await driver.store.apply([Transition.cancelled(job.seq) for job in found])
+    survivor = await driver.submit()
+    assert [a.id for a in await driver.claim(5)] == [survivor]
+    assert await driver.claim(5) == []
+
+
+async def test_timers_of_finished_jobs_do_not_pile_up(driver: Driver):
+    async def round_trip() -> None:
+        jobs = new(*(spec(ttl=1e6) for _ in range(500)))
+        await driver.store.submit(jobs)
+        assignments = await driver.claim(500)
+        await driver.apply(*(Transition.succeeded(a.seq, a.lease, None) for a in assignments))
+        driver.clock.advance(1.0)
+        await driver.store.prune_done(driver.clock.now(), 1_000)
+
+    for _ in range(10):
+        await round_trip()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await round_trip()
+        gc.collect()
+        first, _ = tracemalloc.get_traced_memory()
+        for _ in range(20):
+            await round_trip()
+        gc.collect()
+        last, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (last - first) / (20 * 500) < 150

@@ -1,0 +1,251 @@
+"""Peculiar to SQLite: full and read-only disks, foreign files, opening and closing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from jobqueue.core.errors import Code, Unavailable
+from jobqueue.core.lifecycle import State
+from jobqueue.core.store import Claim
+from jobqueue.stores.sqlite.store import SqliteStore
+from tests.stores.driver import accept, new, spec
+
+# -- disks that will not take more -----------------------------------------------------------
+
+
+@pytest.mark.req("jq:NFR-005")
+async def test_a_full_disk_is_an_error_to_the_submitter_and_accepts_nothing(opened):
+    store: SqliteStore = await opened()
+    await accept(store)
+
+    async def allow(pages: int) -> None:
+        await store._write("limit", lambda db: db.execute(f"PRAGMA max_page_count = {pages}"))
+
+    await allow(1)  # SQLite takes the present size if that is more
+    accepted: list[str] = []
+    refused = []
+    for _ in range(200):
+        jobs = new(*(spec(os.urandom(2_000)) for _ in range(3)))
+        try:
+            accepted += [r.unwrap() for r in (await store.submit(jobs)).results]
+        except Unavailable:
+            refused += [job.id for job in jobs]
+            if len(refused) >= 9:
+                break
+    assert len(refused) >= 9
+    for job_id in refused:
+        assert await store.get(job_id) is None
+    await allow(1_000_000)
+    for job_id in await accept(store, 3) + accepted:
+        assert await store.get(job_id) is not None
+    assert len(await store.claim([Claim(("q",), ["w"] * 999)])) == len(accepted) + 4
+
+
+async def test_one_callers_full_disk_does_not_fail_a_small_write_beside_it(opened):
+    """Operations that share a transaction are answered each on its own."""
+    store: SqliteStore = await opened()
+    await accept(store)
+    pages = await store._write("size", lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+    await store._write("limit", lambda db: db.execute(f"PRAGMA max_page_count = {pages + 20}"))
+    large = store.submit(new(spec(os.urandom(1_000_000))))
+    small = [store.submit(new(spec())) for _ in range(5)]
+    outcomes = await asyncio.gather(large, *small, return_exceptions=True)
+    assert isinstance(outcomes[0], Unavailable)
+    assert not [outcome for outcome in outcomes[1:] if isinstance(outcome, BaseException)]
+
+
+async def test_a_health_check_notices_a_full_disk(opened):
+    store: SqliteStore = await opened()
+    await store.ping()
+    await store._write("limit", lambda db: db.execute("PRAGMA max_page_count = 1"))
+    for _ in range(200):
+        try:
+            await store.submit(new(spec(os.urandom(4_000))))
+        except Unavailable:
+            break
+    with contextlib.suppress(Unavailable):
+        while True:  # fill the last free pages
+            await store.submit(new(spec()))
+    with pytest.raises(Unavailable):
+        await store.ping()
+
+
+@pytest.mark.req("jq:NFR-005")
+async def test_a_file_that_cannot_grow_gives_no_false_ok(child, opened, path: Path):
+    """The operating system refuses the write itself, as a full or failing disk does."""
+    limited = await child("small-disk", path)
+    said = await limited.hears()
+    assert said["error"] in (Code.UNAVAILABLE, Code.OUTCOME_UNKNOWN)
+    later = await limited.hears()
+    await limited.process.wait()
+    store: SqliteStore = await opened()
+    for job_id in [*said["accepted"], later]:
+        assert await store.get(job_id) is not None
+    if said["error"] == Code.UNAVAILABLE:
+        assert await store.get(said["refused"]) is None
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder that any user can reach, whoever runs the tests."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder == Path("/tmp") or folder.stat().st_uid != os.getuid():
+            break
+        folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
+    return tmp_path
+
+
+@pytest.mark.req("jq:NFR-005")
+@pytest.mark.parametrize("what", ["file", "folder"])
+async def test_what_is_read_only_is_unavailable_and_says_why(
+    child, opened, outside: Path, what: str
+):
+    folder = outside / "data"
+    folder.mkdir()
+    path = folder / "jobs.db"
+    store: SqliteStore = await opened(path)
+    await accept(store, 2)
+    await store.close()
+    if what == "file":
+        path.chmod(0o444)
+        folder.chmod(0o777)
+    else:
+        path.chmod(0o666)
+        folder.chmod(0o555)
+    refused = await child("submit", path, "as-nobody")
+    said = await refused.hears()
+    if said == "ready":  # it opened: then the submit is what must fail
+        refused.tell()
+        said = await refused.hears()
+    assert said["code"] == Code.UNAVAILABLE
+    assert "readonly" in said["message"] or "unable to open" in said["message"]
+    await refused.process.wait()
+    folder.chmod(0o755)
+    path.chmod(0o644)
+    again: SqliteStore = await opened(path)
+    (stats,) = await again.stats("q")
+    assert stats.depth[State.PENDING] == 2
+    await accept(again)
+
+
+# -- files that are none of ours -------------------------------------------------------------
+
+
+async def refusal(path: Path) -> str:
+    store = SqliteStore(path)
+    try:
+        with pytest.raises(Unavailable) as refused:
+            await store.open()
+    finally:
+        await store.close()
+    assert str(path) in refused.value.message or path.parent.name in refused.value.message
+    return refused.value.message
+
+
+async def test_a_file_that_is_no_database_is_left_alone(path: Path):
+    path.write_text("these are my notes, not a database\n" * 100)
+    before = path.read_bytes()
+    assert "not a database" in await refusal(path)
+    assert path.read_bytes() == before
+
+
+async def test_another_programs_database_is_left_alone(path: Path):
+    with contextlib.closing(sqlite3.connect(path)) as foreign:
+        foreign.execute("CREATE TABLE bookmarks (url TEXT)")
+        foreign.commit()
+    assert "another program" in await refusal(path)
+    with contextlib.closing(sqlite3.connect(path)) as foreign:
+        tables = [row[0] for row in foreign.execute("SELECT name FROM sqlite_master")]
+        assert foreign.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    assert tables == ["bookmarks"]
+
+
+async def test_a_file_of_a_newer_jobqueue_is_refused(opened, path: Path):
+    store: SqliteStore = await opened()
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as plain:
+        plain.execute("PRAGMA user_version = 999")
+    assert "newer" in await refusal(path)
+
+
+async def test_a_path_that_cannot_be_used_is_named(tmp_path: Path):
+    await refusal(tmp_path)  # a folder
+    blocked = tmp_path / "plain-file"
+    blocked.write_text("x")
+    assert "plain-file" in await refusal(blocked / "jobs.db")
+
+
+async def test_missing_folders_are_made(tmp_path: Path, opened):
+    store: SqliteStore = await opened(tmp_path / "a" / "b c" / "jöbs #1?.db")
+    await accept(store)
+    assert (tmp_path / "a" / "b c" / "jöbs #1?.db").stat().st_size > 0
+
+
+# -- life and death --------------------------------------------------------------------------
+
+
+async def test_closing_twice_or_before_opening_is_fine(path: Path):
+    store = SqliteStore(path)
+    await store.close()
+    await store.open()
+    await store.close()
+    await store.close()
+
+
+async def test_a_closed_store_says_so(path: Path):
+    store = SqliteStore(path)
+    await store.open()
+    await store.close()
+    for call in (store.submit(new(spec())), store.get("x"), store.ping()):
+        with pytest.raises(Unavailable):
+            await call
+    with pytest.raises(Unavailable):
+        store.pulse("w", 1, [])
+
+
+async def test_what_was_posted_before_close_is_kept(opened):
+    store: SqliteStore = await opened()
+    jobs = [new(spec()) for _ in range(50)]
+    tasks = [asyncio.create_task(store.submit(one)) for one in jobs]
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    answered = [
+        task.result().results[0].unwrap()
+        for task in tasks
+        if not task.cancelled() and task.exception() is None
+    ]
+    again: SqliteStore = await opened()
+    for job_id in answered:
+        assert await again.get(job_id) is not None
+
+
+async def test_concurrent_submits_share_transactions(opened):
+    """Group commit: a hundred callers at once need far fewer than a hundred fsyncs."""
+    commits: list[str] = []
+
+    class Listener:
+        def entered(self, queue, state, count): ...
+        def ran(self, queue, seconds): ...
+        def scheduled(self, seconds, assigned): ...
+
+        def queried(self, name: str, seconds: float) -> None:
+            commits.append(name)
+
+    store: SqliteStore = await opened()
+    await store.close()
+    listening = SqliteStore(store.path, observer=Listener())
+    await listening.open()
+    try:
+        await asyncio.gather(*(listening.submit(new(spec())) for _ in range(100)))
+    finally:
+        await listening.close()
+    assert commits.count("submit") == 100
+    assert commits.count("commit") < 30

@@ -1,0 +1,138 @@
+"""Checked by mypy, never run: what the SDK's types promise.
+
+Each ``type: ignore`` marks a mistake that must be reported: if it is not, the ignore is unused,
+and that is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, assert_type
+
+from jobqueue import Context, Job, JobHandle, JobQueue, Task
+
+app = JobQueue("memory://")
+
+
+@app.task(queue="mail", max_retries=5, timeout=30)
+async def send(to: str, subject: str, ctx: Context) -> dict[str, int]:
+    return {to: len(subject) + ctx.attempt}
+
+
+@app.task
+async def first(ctx: Context, to: str, times: int = 1) -> list[str]:
+    return [to] * times
+
+
+@app.task
+async def plain(a: int, *, b: str = "") -> str:
+    return b * a
+
+
+@app.task
+def sync_last(a: int, ctx: Context) -> int:
+    return a + ctx.attempt
+
+
+@app.task(executor="process")
+def sync_first(ctx: Context, a: int) -> float:
+    return a / ctx.attempt
+
+
+@app.task
+def sync_plain(a: int, b: int = 2) -> tuple[int, int]:
+    return a, b
+
+
+@app.task
+async def only_context(ctx: Context) -> bytes:
+    return ctx.payload
+
+
+@app.task
+def nothing() -> None:
+    return None
+
+
+@app.task
+def anything(value: Any) -> Any:
+    return value
+
+
+@app.task
+def whatever(value: object) -> bool:
+    return value is not None
+
+
+mail = app.task(queue="mail")
+
+
+@mail(timeout=3)
+def kept(a: int) -> int:
+    return a
+
+
+async def results() -> None:
+    assert_type(await (await send.submit("a@b.c", "hello")).result(timeout=10), dict[str, int])
+    assert_type(await (await first.submit("a", times=3)).result(), list[str])
+    assert_type(await (await plain.submit(1, b="x")).result(), str)
+    assert_type(await (await sync_last.submit(1)).result(), int)
+    assert_type(await (await sync_first.submit(1)).result(), float)
+    assert_type(await (await sync_plain.submit(1)).result(), tuple[int, int])
+    assert_type(await (await only_context.submit()).result(), bytes)
+    assert_type(await nothing.submit(), JobHandle[None])
+    assert_type(await (await anything.submit(3)).result(), Any)
+    assert_type(await (await whatever.submit("x")).result(), Any)
+    assert_type(await kept.submit(1), JobHandle[int])
+    assert_type(await (await send.submit("a", "b")).status(), Job)
+    assert_type(await send.submit_many([("a", "b")]), list[JobHandle[dict[str, int]]])
+    assert_type(await send.options(priority=9, delay=3).submit("a", "b"), JobHandle[dict[str, int]])
+    assert_type(app.job("id"), JobHandle[Any])
+    assert_type(app.job("id", send), JobHandle[dict[str, int]])
+
+
+async def mistakes() -> None:
+    await send.submit("a@b.c")  # type: ignore[call-arg]
+    await send.submit("a@b.c", 3)  # type: ignore[arg-type]
+    await send.submit("a@b.c", "hello", "more")  # type: ignore[call-arg]
+    await send.submit("a@b.c", subject="hello")  # type: ignore[call-arg]
+    await first.submit(3)  # type: ignore[arg-type]
+    await first.submit("a", times="3")  # type: ignore[arg-type]
+    await first.submit("a", often=3)  # type: ignore[call-arg]
+    await plain.submit(1, "x")  # type: ignore[call-arg]
+    await sync_last.submit("1")  # type: ignore[arg-type]
+    await sync_first.submit()  # type: ignore[call-arg]
+    await nothing.submit(1)  # type: ignore[call-arg]
+    await send.options(priority="high").submit("a", "b")  # type: ignore[arg-type]
+    await send.options(prio=1).submit("a", "b")  # type: ignore[call-arg]
+    app.task(queues="mail")  # type: ignore[call-overload]
+    app.task(executor="threads")  # type: ignore[call-overload]
+    wrong: JobHandle[str] = await send.submit("a", "b")  # type: ignore[assignment]
+    del wrong
+
+
+async def direct_calls() -> None:
+    assert_type(await send("a", "b", Context()), dict[str, int])
+    assert_type(sync_first(Context(), 3), float)
+    assert_type(sync_plain(1, 2), tuple[int, int])
+    sync_plain("1")  # type: ignore[arg-type]
+    await first("a")  # type: ignore[call-arg, arg-type]
+
+
+def blocking() -> None:
+    with app.sync() as q:
+        assert_type(q.submit(send, "a@b.c", "hello").result(timeout=10), dict[str, int])
+        assert_type(q.submit(first.options(priority=3), "a", times=2).result(), list[str])
+        assert_type(q.submit(sync_plain, 1).status(), Job)
+        q.submit(send, "a@b.c")  # type: ignore[arg-type]
+        q.submit(first, "a", times="2")  # type: ignore[arg-type]
+
+
+def takes_task(
+    task: Task[Callable[[int], int], Callable[[int], Coroutine[Any, Any, JobHandle[int]]]],
+) -> None:
+    del task
+
+
+takes_task(kept)
+takes_task(send)  # type: ignore[arg-type]

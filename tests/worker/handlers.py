@@ -1,0 +1,85 @@
+"""Handlers that a process imports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobqueue.worker.context import Context
+from jobqueue.worker.outcomes import Abort, RetryLater
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+async def swap(point: Point, ctx: Context) -> Point:
+    await asyncio.sleep(0)
+    assert ctx.job_id.startswith("job-")
+    return Point(point.y, point.x)
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def spin_with_child(pid_file: str) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(pid_file).write_text(str(child.pid))
+    spin()
+
+
+def wait_for_cancel(ctx: Context) -> str:
+    ctx.progress({"at": 1})
+    while not ctx.cancelled:
+        time.sleep(0.005)
+    return "stopped"
+
+
+def crash() -> None:
+    os._exit(7)
+
+
+def boom() -> None:
+    raise ValueError("no luck")
+
+
+def later() -> None:
+    raise RetryLater(12.5, "busy")
+
+
+def never() -> None:
+    raise Abort("hopeless")
+
+
+def chatter() -> str:
+    print("on stdout")
+    print("on stderr", file=sys.stderr)
+    return "ok"
+
+
+def large(size: int) -> str:
+    return "x" * size
+
+
+class Decorated:
+    """What a decorator leaves in a handler's place: the definition is on it, not in it."""
+
+    def __init__(self, definition: object) -> None:
+        self.definition = definition

@@ -1,0 +1,118 @@
+"""Any program as the handler."""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobqueue.core.lifecycle import Move
+from tests.worker.fakes import FakeServer, Worker
+from tests.worker.test_processes import gone
+
+
+def shell(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+@pytest.mark.req("jq:FR-029")
+async def test_payload_in_result_out(server: FakeServer) -> None:
+    async with Worker(server, exec_command=["cat"]):
+        assert (await server.end(server.deliver("any", b"\xff\x00"))).result == b"\xff\x00"
+        large = b"x" * 1_000_000
+        assert (await server.end(server.deliver("any", large))).result == large
+        assert (await server.end(server.deliver("any", b""))).result is None
+
+
+async def test_a_program_knows_its_job_but_not_the_workers_secrets(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JQ_DB_PASSWORD", "hidden")
+    command = shell('printf "$JQ_JOB_ID $JQ_QUEUE $JQ_TYPE $JQ_ATTEMPT$JQ_DB_PASSWORD"')
+    async with Worker(server, exec_command=command):
+        job = server.deliver("resize", b"x" * 200_000, attempt=3)  # input that nobody reads
+        assert (await server.end(job)).result == b"job-1 default resize 3"
+
+
+@pytest.mark.req("jq:FR-029")
+async def test_exit_status_and_stderr_are_the_error(server: FakeServer) -> None:
+    noisy = "i=0; while [ $i -lt 3000 ]; do echo line $i >&2; i=$((i+1)); done; exit 3"
+    async with Worker(server, exec_command=shell(noisy)):
+        report = await server.end(server.deliver())
+        assert (report.move, report.retryable) == (Move.FAIL, True)
+        assert report.error.startswith("exit status 3\n")
+        assert report.error.endswith("line 2999")
+        assert len(report.error.encode()) <= 8192
+
+
+async def test_a_program_that_is_killed_or_missing(server: FakeServer) -> None:
+    async with Worker(server, exec_command=shell("kill -9 $$")):
+        assert (await server.end(server.deliver())).error == "killed by SIGKILL"
+    async with Worker(FakeServer(), exec_command=["/no/such/program"]) as worker:
+        fake = worker._dispatch
+        assert isinstance(fake, FakeServer)
+        report = await fake.end(fake.deliver())
+        assert report.error.startswith("cannot run '/no/such/program': ")
+        assert fake.free == 4
+
+
+async def test_output_is_bounded(server: FakeServer) -> None:
+    async with Worker(server, exec_command=["cat", "/dev/zero"], max_result_bytes=1000):
+        report = await server.end(server.deliver())
+        assert not report.retryable
+        assert report.error == "result: the program wrote more than the 1000 bytes allowed"
+
+
+async def test_timeout_kills_the_whole_group(server: FakeServer, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    command = shell(f"sleep 600 & echo $! > {pid_file}; wait")
+    async with Worker(server, exec_command=command, concurrency=1):
+        report = await server.end(server.deliver(timeout=0.3))
+        assert report.move is Move.TIME_OUT
+        await server.until(lambda: server.free == 1)
+        assert await gone(int(pid_file.read_text()))
+
+
+async def test_cancel_asks_first_then_kills(server: FakeServer, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    polite = f"trap 'exit 0' TERM; touch {ready}; while :; do sleep 0.01; done"
+    stubborn = f"trap '' TERM; touch {ready}; while :; do sleep 0.01; done"
+    for script in (polite, stubborn):
+        fake = FakeServer()
+        async with Worker(fake, exec_command=shell(script), cancel_grace=0.2) as worker:
+            job = fake.deliver()
+            deadline = time.monotonic() + 10
+            while not ready.exists():
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.005)
+            ready.unlink()
+            worker.cancel([job.lease])
+            assert (await fake.end(job)).move is Move.ACKNOWLEDGE_CANCEL
+            await fake.until(lambda: fake.free == 4)  # noqa: B023
+
+
+async def test_what_a_program_leaves_behind_does_not_hold_its_job(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "pid"
+    command = shell(f"sleep 600 & echo $! > {pid_file}; echo done")
+    async with Worker(server, exec_command=command):
+        report = await server.end(server.deliver())
+        assert report.result == b"done\n"
+        assert await gone(int(pid_file.read_text()))
+
+
+async def test_stop_kills_at_the_deadline(server: FakeServer) -> None:
+    code = "import time; time.sleep(600)"
+    async with Worker(server, exec_command=[sys.executable, "-c", code]) as worker:
+        await server.start_of(server.deliver())
+        assert worker._crew.program is not None
+        await server.until(lambda: True)
+        while not (pids := list(worker._crew.program._pids.values())):
+            await asyncio.sleep(0.005)
+        await worker.stop(0.3)
+        assert await gone(pids[0])
+        assert not server.ends()
+        assert os.getpid() not in pids

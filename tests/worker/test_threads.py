@@ -1,0 +1,61 @@
+"""The thread executor by itself: what no thread has taken yet, and flags raised early."""
+
+import asyncio
+import threading
+
+from jobqueue.core.job import Transition
+from jobqueue.worker.context import Context
+from jobqueue.worker.execution import Endings, Execution, Stop
+from jobqueue.worker.executors.thread import ThreadExecutor
+from jobqueue.worker.registry import define
+from tests.worker.fakes import FakeServer
+
+
+class FakeHost:
+    def __init__(self) -> None:
+        self.ends: list[Execution] = []
+        self.changed = asyncio.Event()
+
+    def begin(self, execution: Execution) -> bool:
+        raise AssertionError("a thread begins by itself")
+
+    def begun(self, execution: Execution) -> None:
+        self.changed.set()
+
+    def ended(self, execution: Execution, report: Transition) -> None:
+        self.ends.append(execution)
+        self.changed.set()
+
+
+async def test_a_job_that_no_thread_has_taken_can_be_withdrawn(server: FakeServer) -> None:
+    release = threading.Event()
+    ran: list[str] = []
+
+    def hold(ctx: Context) -> None:
+        ran.append(ctx.job_id)
+        release.wait(20)
+
+    host = FakeHost()
+    executor = ThreadExecutor(host, Endings(1000), limit=1)
+    one, two, three = (Execution(server.job("hold"), define(hold), executor, 0.0) for _ in range(3))
+    for execution in (one, two, three):
+        executor.submit(execution)
+    await asyncio.wait_for(host.changed.wait(), 10)
+    assert not executor.withdraw(one)
+    assert executor.withdraw(two)
+    release.set()
+    while host.ends != [one, three]:
+        host.changed.clear()
+        await asyncio.wait_for(host.changed.wait(), 10)
+    assert ran == ["job-1", "job-3"]
+    assert two.begun == 0
+    await executor.close()
+
+
+async def test_a_stop_before_the_context_exists_is_not_missed(server: FakeServer) -> None:
+    executor = ThreadExecutor(FakeHost(), Endings(1000), limit=1)
+    execution = Execution(server.job(), None, executor, 0.0)
+    execution.stop = Stop.CANCELLED
+    executor.interrupt(execution)
+    assert execution.make_context().cancelled
+    await executor.close()
