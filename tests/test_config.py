@@ -8,7 +8,8 @@ import pytest
 
 from jobqueue import config
 from jobqueue.cli.reference import reference
-from jobqueue.config import ConfigError, load
+from jobqueue.config import load
+from jobqueue.config_file import ConfigError
 from jobqueue.redaction import holds_secret, redact
 
 SECRET = "correct-horse"

@@ -16,8 +16,9 @@ STOP_TIMEOUT = 30.0
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The environment without settings that a developer may have exported."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
+    """The environment without settings of ours and sizes of somebody else's terminal."""
+    unwanted = ("JQ_", "COLUMNS", "LINES")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     return clean | {"PYTHONUNBUFFERED": "1", "JQ_COMMIT": "abc1234def"} | extra
 
 

@@ -115,7 +115,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path, ctl):
 
 def test_a_server_killed_and_started_again_finishes_its_jobs(tmp_path, ctl):
     port = free_port()
-    options = ("--http-port", str(port))
+    options = ("--http-port", str(port), "--set", "queue.retry_profile=scheduler")
     with processes.server(tmp_path, *options) as server:
         grpc = server.line("ready")["grpc"]
         args = ("default", '{"seconds": 0.5}', "--type", "sleep", "--max-retries", "5")
@@ -124,7 +124,7 @@ def test_a_server_killed_and_started_again_finishes_its_jobs(tmp_path, ctl):
             pass
         server.signal(signal.SIGKILL)
         server.wait()
-    with processes.server(tmp_path, *options, "--set", "queue.retry_profile=scheduler") as server:
+    with processes.server(tmp_path, *options) as server:
         grpc = server.line("ready")["grpc"]
         # No heartbeat timeout has to pass: the pool comes back under its old name.
         assert ctl(grpc, "--timeout", "20", "job", "watch", job_id).status == 0

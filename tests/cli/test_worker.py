@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 import urllib.request
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def worker(cwd, grpc, *args, **extra) -> processes.Service:
     return processes.Service("worker", "--server", grpc, *beat, *args, cwd=cwd, **extra)
 
 
-def done(ctl, grpc, job_id: str) -> str:
+def done(ctl, grpc, job_id: str) -> Any:
     assert ctl(grpc, "job", "watch", job_id).status == 0
     return ctl(grpc, "job", "status", job_id, "-o", "json").json["result"]
 
@@ -131,7 +132,7 @@ def test_an_operator_drains_it_then_shuts_it_down(tmp_path, grpc, ctl):
 def test_it_runs_a_program_for_every_job(tmp_path, grpc, ctl):
     with worker(tmp_path, grpc, "--exec", "tr a-z A-Z") as process:
         process.line("ready")
-        job_id = ctl(grpc, "job", "submit", "default", '"shout"').out.strip()
+        job_id = ctl(grpc, "job", "submit", "default", '"shout"', "--max-retries", "0").out.strip()
         assert done(ctl, grpc, job_id) == "SHOUT"
         assert process.stop() == 0
 

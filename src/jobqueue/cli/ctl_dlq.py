@@ -87,15 +87,18 @@ class _Errors:
 async def _retry_some(
     chosen: Session, backend: Backend, job_ids: list[str], errors: _Errors
 ) -> int:
-    async def one(job_id: str) -> bool:
+    async def one(job_id: str) -> JobQueueError | None:
         try:
             await backend.retry(job_id)
         except JobQueueError as error:
-            errors.add(job_id, error, silent=chosen.json)
-            return False
-        return True
+            return error
+        return None
 
-    return sum(await chosen.within(asyncio.gather(*map(one, job_ids))))
+    outcomes = await chosen.within(asyncio.gather(*map(one, job_ids)))
+    for job_id, error in zip(job_ids, outcomes, strict=True):
+        if error is not None:
+            errors.add(job_id, error, silent=chosen.json)
+    return outcomes.count(None)
 
 
 async def _retry_all(chosen: Session, backend: Backend, queue: str | None, errors: _Errors) -> int:

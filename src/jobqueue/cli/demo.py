@@ -171,10 +171,10 @@ def _line(stats: QueueStats, seconds: float) -> str:
 def _table(stats: QueueStats, seconds: float) -> Table:
     table = Table(title=f"queue {stats.queue.name} after {seconds:.1f} s", title_justify="left")
     styles = ("cyan", "blue", "bold blue", "green", "yellow", "red")
-    for state, style in zip(State, styles, strict=True):
-        table.add_column(state.name, justify="right", style=style)
-    table.add_column("retries", justify="right")
-    table.add_column("error rate", justify="right")
+    for state, style in zip(State, styles, strict=True):  # to fit into 80 columns
+        table.add_column(state.name.partition("_")[0], justify="right", style=style)
+    table.add_column("RETRIES", justify="right")
+    table.add_column("ERRORS", justify="right")
     depths = [str(stats.depth.get(state, 0)) for state in State]
     table.add_row(*depths, str(_retries(stats)), f"{stats.error_rate:.0%}")
     return table

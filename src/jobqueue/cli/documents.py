@@ -66,6 +66,7 @@ def job_document(job: Job) -> Document:
         "completed_at": rfc3339(job.completed_at),
         "next_retry_at": rfc3339(job.next_retry_at),
         "expires_at": rfc3339(job.expires_at),
+        "updated_at": rfc3339(job.updated_at),
         "worker_id": job.worker_id,
         "idempotency_key": job.key,
         "labels": dict(job.labels),

@@ -231,6 +231,7 @@ class InlineBackend:
             attempt=0,
             retry_count=0,
             created_at=now,
+            updated_at=now,
             run_at=spec.run_at if spec.delay is None else now + spec.delay,
             ttl=spec.ttl,
             timeout=spec.timeout,
@@ -260,6 +261,7 @@ class InlineBackend:
             job.queue,
         )
         job.version, job.state, job.reason = event.version, state, reason
+        job.updated_at = event.at
         job.completed_at = event.at if state in TERMINAL else None
         self._history[job.id].append(event)
 

@@ -35,6 +35,7 @@ class Scheduler:
         self._dry: dict[Scope, int] = {}  # the news that a scope has seen and found nothing
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
         self._returning: set[asyncio.Task[None]] = set()
         self.sessions = Sessions()
 
@@ -43,11 +44,14 @@ class Scheduler:
         self._task = asyncio.create_task(self._run(), name="jobqueue-scheduler")
 
     async def stop(self) -> None:
-        """End the cycles; assignments under way are still delivered."""
+        """End the cycles. A claim under way is waited for: what it brings must not be stranded."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task, *self._returning])
+            self._stopping = True
+            self._wake.set()
+            await asyncio.wait([self._task])
             self._task = None
+        if self._returning:
+            await asyncio.wait(self._returning)
 
     def wake(self) -> None:
         """Something may have become claimable."""
@@ -55,7 +59,8 @@ class Scheduler:
         self._wake.set()
 
     def grant(self, session: Session, slots: int) -> None:
-        """A worker offers free slots."""
+        """A worker offers free slots; never more than it said it has."""
+        slots = min(slots, session.info.concurrency - session.free - session.promised)
         if session.open and slots > 0:
             session.free += slots
             if not self._is_dry(self.sessions.scope(session)):
@@ -88,6 +93,8 @@ class Scheduler:
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> None:
         """Deliver what the claim brought."""
+        if plan.left_out:
+            self._wake.set()
         if plan.asked:
             for scope, filled in plan.filled(assigned):
                 if filled:
@@ -125,7 +132,7 @@ class Scheduler:
 
     async def _run(self) -> None:
         failing = False
-        while True:
+        while not self._stopping:
             try:
                 await asyncio.wait_for(self._wake.wait(), self._settings.interval)
             except TimeoutError:
@@ -146,6 +153,8 @@ class Scheduler:
 
     async def _cycle(self) -> bool:
         """One batch; True if there may be more."""
+        if self._stopping:
+            return False
         plan = self.plan()
         if not plan.asked:
             return False
@@ -160,4 +169,4 @@ class Scheduler:
         for one in assigned:
             by_queue[one.queue] = by_queue.get(one.queue, 0) + 1
         self._observer.scheduled(time.perf_counter() - began, by_queue)
-        return any(filled for _, filled in plan.filled(assigned))
+        return plan.left_out or any(filled for _, filled in plan.filled(assigned))

@@ -50,15 +50,21 @@ Scope = tuple[tuple[str, ...], frozenset[str]]
 class Plan:
     """Slots promised in one claim, to be delivered or given back."""
 
-    __slots__ = ("asked", "claims", "news", "promised", "scopes")
+    __slots__ = ("asked", "claims", "left_out", "news", "promised", "scopes")
 
     def __init__(
-        self, claims: list[Claim], scopes: list[Scope], promised: dict[Session, int], news: int
+        self,
+        claims: list[Claim],
+        scopes: list[Scope],
+        promised: dict[Session, int],
+        news: int,
+        left_out: bool,
     ) -> None:
         self.claims = claims
         self.scopes = scopes  # of the claims, in order
         self.promised = promised
         self.news = news
+        self.left_out = left_out  # the batch was too small for every scope with free slots
         self.asked = sum(promised.values())
 
     def filled(self, assigned: Sequence[Assignment]) -> list[tuple[Scope, bool]]:
@@ -132,7 +138,7 @@ class Sessions:
         for session, count in promised.items():
             session.free -= count
             session.promised += count
-        return Plan(claims, scopes, promised, news)
+        return Plan(claims, scopes, promised, news, len(claims) < len(groups))
 
     def scope(self, session: Session) -> Scope:
         """What it may take from now."""

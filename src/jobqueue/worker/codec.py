@@ -61,6 +61,11 @@ def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
         ) from error
 
 
+def _open(hint: Any) -> Any:
+    """``object`` allows anything, which msgspec calls ``Any``."""
+    return Any if hint is object else hint
+
+
 def _is_context(hint: Any) -> bool:
     if get_origin(hint) is not None:
         return Context in get_args(hint)
@@ -77,14 +82,14 @@ class Codec:
         if len(contexts) > 1:
             raise InvalidArgument(f"task {name!r}", f"has several Context parameters: {contexts}")
         self.context_parameter = contexts[0] if contexts else None
-        self.returns: Any = hints.get("return", Any)
+        self.returns: Any = _open(hints.get("return", Any))
         self._kinds: dict[str, Any] = {}
         self._optional: set[str] = set()
         self._positional: list[str] = []
         self._extra: Any = _EMPTY  # the annotation of **kwargs
         for parameter in parameters:
             if parameter.name != self.context_parameter:
-                self._add(name, parameter, hints.get(parameter.name, Any))
+                self._add(name, parameter, _open(hints.get(parameter.name, Any)))
         names = list(self._kinds)
         self._sole = names[0] if len(names) == 1 and self._extra is _EMPTY else None
         self.raw = self._sole == _RAW_PARAMETER and self._kinds[_RAW_PARAMETER] is bytes

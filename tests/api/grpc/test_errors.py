@@ -100,6 +100,8 @@ async def test_rebuilt_from_a_submit(engine, remote, error):
         ("UNAUTHENTICATED", "", True, PermissionDenied),
         ("UNIMPLEMENTED", "", True, Internal),
         ("DATA_LOSS", "", True, Internal),
+        ("INTERNAL", "Internal error from Core", True, OutcomeUnknown),
+        ("INTERNAL", "Internal error from Core", False, Unavailable),
     ],
 )
 def test_errors_of_the_transport(status, text, sent, expected):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, types_pb2
+from jobqueue.api.grpc import submit_stream
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.api.grpc.remote.submitter import MAX_IN_FLIGHT
 from jobqueue.core.errors import InvalidArgument, JobQueueError, OutcomeUnknown, Unavailable
@@ -174,6 +178,28 @@ async def test_a_server_that_says_goodbye_leaves_nothing_unknown(engine, serve):
     engine_count = sum(engine.batches)
     assert engine_count == len(outcomes) + 1  # nothing twice, nothing lost
     await backend.stop()
+
+
+async def test_a_client_that_does_not_say_goodbye_is_cut_off(engine, serve, monkeypatch):
+    monkeypatch.setattr(submit_stream, "GOODBYE", 0.1)
+    face, port = await serve(engine)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stream: Any = client_pb2_grpc.ClientServiceStub(channel).SubmitStream()
+        await stream.wait_for_connection()
+        engine.submit_gate.clear()
+        specs = [types_pb2.JobSpec(payload=b"x")]
+        await stream.write(client_pb2.SubmitStreamRequest(number=1, specs=specs))
+        await engine.until(lambda: engine.batches)
+        stopping = asyncio.create_task(face.stop(5.0))
+        assert (await stream.read()).closing
+        await asyncio.sleep(0.2)
+        engine.submit_gate.set()
+        assert (await stream.read()).number == 1  # what was begun is answered
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert dict(caught.value.trailing_metadata() or ())["jq-code"] == "UNAVAILABLE"
+        await stopping
 
 
 async def test_a_server_that_does_not_answer_is_given_up(engine, proxy):

@@ -44,6 +44,7 @@ def make_job(job_id: str | None = None, **changes: Any) -> Job:
         "attempt": 0,
         "retry_count": 0,
         "created_at": CREATED,
+        "updated_at": CREATED,
     }
     return Job(**{**fields, **changes})
 

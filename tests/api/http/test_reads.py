@@ -33,6 +33,7 @@ async def test_a_job_shows_everything(http: httpx.AsyncClient, backend: FakeBack
         retry_count=1,
         started_at=CREATED + 1.5,
         completed_at=CREATED + 2.25,
+        updated_at=CREATED + 2.25,
         run_at=CREATED + 1,
         worker_id="w1",
         key="k",

@@ -39,14 +39,15 @@ class Calls:
         """Whether the server is going away."""
         return self._stopped is not None and self._stopped.done()
 
-    def _stop_signal(self) -> asyncio.Future[None]:
+    def stop_signal(self) -> asyncio.Future[None]:
+        """Done when the server is going away. Not to be cancelled."""
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().create_future()
         return self._stopped
 
     def begin_stop(self) -> None:
         """End waits at once, and let streams finish what they have read."""
-        signal = self._stop_signal()
+        signal = self.stop_signal()
         if not signal.done():
             signal.set_result(None)
         for reader in self._readers:
@@ -77,7 +78,7 @@ class Calls:
         """Wait for something, but not beyond the server's end."""
         task = asyncio.create_task(work)
         try:
-            either: set[asyncio.Future[Any]] = {task, self._stop_signal()}
+            either: set[asyncio.Future[Any]] = {task, self.stop_signal()}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise server_stopping()

@@ -154,7 +154,10 @@ def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQue
         return Internal(f"the server does not know this call (is it older?): {text}")
     if status is grpc.StatusCode.PERMISSION_DENIED or status is grpc.StatusCode.UNAUTHENTICATED:
         return PermissionDenied(text or "the server refused the caller")
-    if status is grpc.StatusCode.UNAVAILABLE or status is grpc.StatusCode.CANCELLED:
+    broken = status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    # A write on a stream that has just broken: grpc puts this over the true status
+    # (https://github.com/grpc/grpc/issues/36066).
+    if broken or (status is grpc.StatusCode.INTERNAL and text == "Internal error from Core"):
         if sent and not _never_left(text):
             return OutcomeUnknown(f"the connection broke before the answer came: {text}")
         return Unavailable(f"the server cannot be reached: {text}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from typing import Any
 
 from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
 from jobqueue.api.grpc.codec.jobs import result_to_pb, spec_from_pb
@@ -16,27 +17,37 @@ from jobqueue.core.errors import Internal, JobQueueError
 log = logging.getLogger("jobqueue.grpc")
 
 MAX_IN_FLIGHT = 8
+GOODBYE = 1.0  # seconds that a client gets to end its side
 _Stream = Duplex[pb.SubmitStreamRequest, pb.SubmitStreamResponse]
 
 
 async def submit_stream(backend: ClientApi, stream: _Stream, calls: Calls) -> None:
     """Serve one stream to its end.
 
-    When the server stops, every batch that was begun is answered before the stream ends: what
-    the client got no answer to by then did not happen.
+    When the server stops, it asks the client to end its side and answers what still comes. A
+    client that does not is cut off, but every batch that was begun is answered before the stream
+    ends: what the client got no answer to by then did not happen.
     """
     await stream.open()
     session = _Session(backend, stream)
-    reader = calls.reader(session.read())
+    reader = asyncio.create_task(session.read())
     writer = asyncio.create_task(session.write())
     try:
-        await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {reader, writer, calls.stop_signal()}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        cut = False
+        if calls.stopping and not reader.done() and not writer.done():
+            session.say_goodbye()
+            await asyncio.wait(
+                {reader, writer}, timeout=GOODBYE, return_when=asyncio.FIRST_COMPLETED
+            )
+            cut = reader.cancel()
         if not writer.done():
-            if not reader.cancelled():
+            if not cut:
                 reader.result()
             session.finish()
         await writer
-        if calls.stopping:
+        if cut:
             raise server_stopping()
     finally:
         await end(reader, writer, *session.running)
@@ -51,6 +62,11 @@ class _Session:
         self._wake = asyncio.Event()
         self._finishing = False
         self.running: set[asyncio.Task[None]] = set()
+
+    def say_goodbye(self) -> None:
+        """Ask the client to send no more."""
+        self._answers.append(pb.SubmitStreamResponse(closing=True))
+        self._wake.set()
 
     def finish(self) -> None:
         """Nothing more will be read: end when all is answered."""

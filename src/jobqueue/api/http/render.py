@@ -88,7 +88,6 @@ def job_view(job: Job, view: str, longest: int | None = None) -> JobView:
         shown["result"] = None
     elif longest is None or len(job.result) <= longest:
         _show_bytes(shown, "result", job.result)
-    times = (job.created_at, job.started_at, job.completed_at)
     return JobView(
         job_id=job.id,
         queue=job.queue,
@@ -110,7 +109,7 @@ def job_view(job: Job, view: str, longest: int | None = None) -> JobView:
         completed_at=rfc3339(job.completed_at),
         next_retry_at=rfc3339(job.next_retry_at),
         expires_at=rfc3339(job.expires_at),
-        updated_at=rfc3339(max(moment for moment in times if moment is not None)),
+        updated_at=rfc3339(job.updated_at),
         assigned_worker=job.worker_id,
         worker_id=job.worker_id,
         idempotency_key=job.key,

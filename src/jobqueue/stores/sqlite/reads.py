@@ -107,8 +107,8 @@ def held_row(row: Row) -> Held:
 
 def _job(row: Row) -> Job:
     (raw_id, seq, queue, kind, payload, priority, max_retries, state, version, attempt,
-     retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels, worker, cancel,
-     started_at, completed_at, next_retry_at, result, error, reason) = row  # fmt: skip
+     retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels, worker,
+     cancel, started_at, completed_at, next_retry_at, result, error, reason) = row  # fmt: skip
     return Job(
         id=id_from_bytes(raw_id),
         seq=seq,

@@ -7,6 +7,7 @@ worker and ``jq-ctl`` may have it open at the same time.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -355,7 +356,12 @@ class SqliteStore:
             answer.unlisted = list(standing.values())
             return answer
 
-        return self._open_writer().post("pulse", work).result(_PULSE_TIMEOUT)
+        try:
+            return self._open_writer().post("pulse", work).result(_PULSE_TIMEOUT)
+        except concurrent.futures.TimeoutError:
+            raise Unavailable(
+                f"the SQLite store took no heartbeat within {_PULSE_TIMEOUT:g} s"
+            ) from None
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""

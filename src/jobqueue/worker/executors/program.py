@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import cast
 from collections.abc import Sequence
 
 from jobqueue.core.job import Assignment, Transition
@@ -131,8 +132,8 @@ class _Conversation(asyncio.SubprocessProtocol):
 
     async def hold(self, transport: asyncio.SubprocessTransport, payload: bytes) -> None:
         """Talk until the program has ended."""
-        stdin = transport.get_pipe_transport(0)
-        assert isinstance(stdin, asyncio.WriteTransport)
+        # uvloop's transports are not subclasses of asyncio's.
+        stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
         try:
             stdin.write(payload)
             stdin.close()  # after it is written; a program need not read it
@@ -147,8 +148,7 @@ class _Conversation(asyncio.SubprocessProtocol):
             await asyncio.wait({self._closed}, timeout=_DRAIN_SECONDS)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._pid = transport.get_pid()
+        self._pid = cast("asyncio.SubprocessTransport", transport).get_pid()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd != 1:

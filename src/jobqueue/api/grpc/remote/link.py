@@ -243,6 +243,7 @@ class RemoteLink:
             raise Unavailable("the server did not welcome the worker")
         if first.welcome.max_message_bytes:
             self._limit = first.welcome.max_message_bytes
+        self._wiring.met = True
         self._credits.reconnect()
         self._connected = True
         if not self._opened.done():

@@ -81,7 +81,7 @@ class Submitter:
         self._stream: _Stream | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._met = False  # has been connected once
+        self._closing = False  # the server asked to send no more on this stream
         self._stopped = False
 
     # -- callers -------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Submitter:
                 await self._wake.wait()
             try:
                 await self._open()
-                self._met = True
+                self._wiring.met = True
                 delay = _FIRST_DELAY
                 await self._serve()
             except JobQueueError as error:
@@ -241,7 +241,7 @@ class Submitter:
         passing = isinstance(error, Unavailable | OutcomeUnknown)
         # Unavailable as the server's own last word: what it did not answer did not happen.
         self._broken(exact=isinstance(error, Unavailable))
-        if passing and self._met:
+        if passing and self._wiring.met:
             self._expire()
             return
         while self._waiting:
@@ -270,10 +270,15 @@ class Submitter:
     async def _serve(self) -> None:
         stream = self._stream
         assert stream is not None
+        self._closing = False
         reader = self._loop.create_task(self._read(stream))
         reader.add_done_callback(lambda _: self._wake.set())
         try:
             while not reader.done():
+                if self._closing:
+                    await stream.done_writing()
+                    await asyncio.wait({reader})
+                    break
                 if self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
                     request = self._fill()
                     if request is not None:
@@ -335,10 +340,15 @@ class Submitter:
         try:
             while True:
                 response = await stream.read()
-                if isinstance(response, pb.SubmitStreamResponse):
-                    self._answered(response)
-                else:  # EOF
+                if not isinstance(response, pb.SubmitStreamResponse):  # EOF
+                    if self._closing:
+                        raise Unavailable("the server is going")
                     raise OutcomeUnknown("the server ended the stream")
+                if response.closing:
+                    self._closing = True
+                    self._wake.set()
+                else:
+                    self._answered(response)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, sent=True) from None
         except asyncio.CancelledError:  # by the watchdog: grpc raises it for a local cancel

@@ -30,6 +30,7 @@ class Wiring:
 
     def __init__(self, target: str, timeout: float) -> None:
         self.timeout = timeout
+        self.met = False  # the server was there once: what cannot be sent may wait for it
         self._target = target
         self._channel = open_channel(target)
         self.client = client_pb2_grpc.ClientServiceStub(self._channel)
@@ -49,7 +50,9 @@ class Wiring:
     ) -> Response:
         """Make a call within its deadline. ``changes``: a lost answer is an OutcomeUnknown."""
         try:
-            return await method(request, timeout=self.timeout if timeout is None else timeout)
+            response = await method(request, timeout=self.timeout if timeout is None else timeout)
+            self.met = True
+            return response
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, sent=changes) from None
         except grpc.aio.UsageError:

@@ -186,8 +186,13 @@ class SubmitStreamResponse(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The batch's number."""
+    closing: _builtins.bool
+    """Not an answer: the server is going. End your side of the stream; what was sent before that is
+    still answered. If the stream ends with UNAVAILABLE, batches without an answer did not happen.
+    """
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubmitResult]:
         """One for each spec, in order; empty if the batch failed as a whole."""
@@ -202,10 +207,11 @@ class SubmitStreamResponse(_message.Message):
         number: _builtins.int = ...,
         results: _abc.Iterable[Global___SubmitResult] | None = ...,
         error: _types_pb2.Error | None = ...,
+        closing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "number", b"number", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "error", b"error", "number", b"number", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

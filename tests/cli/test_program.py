@@ -1,0 +1,155 @@
+"""Exit codes, timeouts, and the pieces that the three programs share."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import time
+
+import pytest
+
+from jobqueue._version import __version__
+from jobqueue.cli import version
+from jobqueue.cli.program import EXIT_CODES, clean
+from jobqueue.core.errors import Code
+from jobqueue.topology.metrics_listener import MetricsListener
+from tests.cli import processes
+
+
+def test_every_error_code_has_an_exit_code_of_its_own():
+    assert set(EXIT_CODES) == set(Code)
+    assert len(set(EXIT_CODES.values())) == len(EXIT_CODES)
+    assert not {0, 130} & set(EXIT_CODES.values())
+
+
+def test_text_from_elsewhere_cannot_command_the_terminal():
+    assert clean("a\x1b[2Jb\tc\nd\x07é") == "a\\x1b[2Jb\tc\nd\\x07é"
+
+
+# -- version -----------------------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:NFR-017")
+def test_the_commit_is_that_of_the_environment_or_of_the_checkout(monkeypatch):
+    monkeypatch.setenv("JQ_COMMIT", "0123456789abcdef")
+    assert version.version_text() == f"jobqueue {__version__} (commit 0123456)"
+    monkeypatch.delenv("JQ_COMMIT")
+
+    def git(command, **_):
+        return subprocess.CompletedProcess(command, 0, stdout="fedcba9\n")
+
+    monkeypatch.setattr(subprocess, "run", git)
+    assert version.commit() in ("fedcba9", version.UNKNOWN)
+    monkeypatch.setattr(subprocess, "run", _no_git)
+    assert version.commit() == version.UNKNOWN
+
+
+def _no_git(*_, **__):
+    raise FileNotFoundError("git")
+
+
+# -- unreachable servers -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent_port():
+    """A port that connects and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.req("jq:NFR-004")
+def test_a_server_that_does_not_answer_is_given_up(silent_port, tmp_path):
+    began = time.monotonic()
+    answer = processes.run(
+        "ctl", "--server", f"127.0.0.1:{silent_port}", "--timeout", "1", "queue", "list",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert answer.returncode in (6, 7)
+    assert time.monotonic() - began < 5
+    assert answer.stderr.startswith("error: ")
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.req("jq:NFR-004", "jq:FR-042")
+def test_a_server_that_is_not_there_is_said_to_be_unreachable(tmp_path):
+    answer = processes.run("ctl", "--server", "127.0.0.1:1", "status", cwd=tmp_path)
+    assert answer.returncode == 6
+    assert answer.stdout.startswith("Server:  unreachable\nAddress: grpc://127.0.0.1:1\n")
+    listed = processes.run("ctl", "--server", "127.0.0.1:1", "-o", "json", "job", "list",
+                           cwd=tmp_path)  # fmt: skip
+    assert (listed.returncode, listed.stdout) == (6, "")
+    assert '"code": "UNAVAILABLE"' in listed.stderr
+
+
+def test_a_file_that_is_not_there_is_not_created(tmp_path):
+    answer = processes.run("ctl", "--url", "sqlite:///typo.db", "job", "list", cwd=tmp_path)
+    assert answer.returncode == 4
+    assert "there is no file 'typo.db'" in answer.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- the metrics listener ----------------------------------------------------------------------
+
+
+@pytest.fixture
+async def listener():
+    async def render() -> tuple[bytes, str]:
+        return b"jq_up 1\n", "text/plain; version=0.0.4"
+
+    listening = MetricsListener(render)
+    port = await listening.start("127.0.0.1", 0)
+    assert port is not None
+    yield port
+    await listening.stop()
+    await listening.stop()
+
+
+async def talk(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status", "body"),
+    [
+        (b"GET /metrics HTTP/1.1", b"200 OK", b"jq_up 1\n"),
+        (b"HEAD /metrics HTTP/1.1", b"200 OK", b""),
+        (b"GET /metrics?x=1 HTTP/1.0", b"200 OK", b"jq_up 1\n"),
+        (b"GET /healthz HTTP/1.1", b"200 OK", b"ok\n"),
+        (b"GET / HTTP/1.1", b"404 Not Found", b"there are /metrics and /healthz\n"),
+        (b"POST /metrics HTTP/1.1", b"405 Method Not Allowed", b"GET only\n"),
+        (b"nonsense", b"404 Not Found", b"there are /metrics and /healthz\n"),
+    ],
+)
+async def test_the_listener_answers(listener, request_line, status, body):
+    answer = await talk(listener, request_line + b"\r\nHost: x\r\n\r\n")
+    head, _, found = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 " + status)
+    assert found == body
+
+
+async def test_the_listener_takes_only_so_much(listener):
+    assert await talk(listener, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20_000) == b""
+
+
+async def test_the_listener_takes_only_so_many(listener):
+    silent = [await asyncio.open_connection("127.0.0.1", listener) for _ in range(16)]
+    assert await talk(listener, b"GET /metrics HTTP/1.1\r\n\r\n") == b""
+    for _, writer in silent:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_taken_port_is_a_warning(listener, caplog):
+    second = MetricsListener(lambda: asyncio.sleep(0, (b"", "")))
+    assert await second.start("127.0.0.1", listener) is None
+    assert "no /metrics" in caplog.text
+    await second.stop()

@@ -1,0 +1,120 @@
+"""What a person at a terminal sees, and what a pipe gets instead."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli import processes, terminal
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A folder with an SQLite file that holds some jobs."""
+    folder = tmp_path_factory.mktemp("store")
+    with processes.server(folder, "--db-url", "sqlite:///jobs.db") as server:
+        grpc = server.line("ready")["grpc"]
+        for args in (("--count", "25"), ("--type", "fail", "--max-retries", "0", "--wait")):
+            processes.run("ctl", "--server", grpc, "job", "submit", "default", "{}", *args,
+                          cwd=folder)  # fmt: skip
+        assert server.stop() == 0
+    return folder
+
+
+URL = "sqlite:///jobs.db"
+
+
+def test_a_terminal_gets_a_table_with_colours_and_a_pipe_does_not(store):
+    status, shown = terminal.run("ctl", "--url", URL, "dlq", "list", cwd=store)
+    assert status == 0
+    assert "\x1b[" in shown
+    assert "RuntimeError: failed on purpose" in terminal.screen(shown)
+    piped = processes.run("ctl", "--url", URL, "dlq", "list", cwd=store)
+    assert "\x1b" not in piped.stdout
+    header, row = piped.stdout.splitlines()
+    assert header.split() == ["JOB", "ID", "QUEUE", "TYPE", "REASON", "ERROR", "RETRIES", "CREATED"]
+    assert "RETRIES_EXHAUSTED" in row
+
+
+def test_json_is_never_coloured(store):
+    status, shown = terminal.run("ctl", "--url", URL, "queue", "list", "-o", "json", cwd=store)
+    assert status == 0
+    assert "\x1b" not in shown
+    assert json.loads(shown)["queues"][0]["name"] == "default"
+
+
+@pytest.mark.req("jq:FR-032")
+def test_a_person_pages_through_a_list(store):
+    status, shown = terminal.run(
+        "ctl", "--url", URL, "job", "list", cwd=store, answers={"Enter for the next page": "\n"}
+    )
+    assert status == 0
+    text = terminal.screen(shown)
+    assert text.count("JOB ID") == 2
+    assert text.count("DONE") + text.count("DEAD_LETTERED") == 26
+    status, shown = terminal.run(
+        "ctl", "--url", URL, "job", "list", cwd=store, answers={"Enter for the next page": "q\n"}
+    )
+    assert status == 0
+    assert terminal.screen(shown).count("JOB ID") == 1
+
+
+def test_a_narrow_terminal_loses_nothing(store):
+    status, shown = terminal.run("ctl", "--url", URL, "dlq", "list", cwd=store, columns=60)
+    assert status == 0
+    assert "RuntimeError: failed on purpose" in terminal.screen(shown).replace("\n", "")
+
+
+def test_long_work_has_a_progress_bar_on_a_terminal_only(store):
+    args = ("--url", URL, "job", "submit", "default", "1", "--count", "3000")
+    status, shown = terminal.run("ctl", *args, cwd=store)
+    assert status == 0
+    assert "3000/3000" in terminal.screen(shown)
+    piped = processes.run("ctl", *args, cwd=store)
+    assert len(piped.stdout.split()) == 3000
+    assert piped.stderr == "3000 jobs submitted\n"
+
+
+def test_ctrl_c_is_quiet(store):
+    job = processes.run("ctl", "--url", URL, "job", "submit", "default", "1", cwd=store)
+    status, shown = terminal.run(
+        "ctl", "--url", URL, "job", "watch", job.stdout.strip(), cwd=store,
+        answers={"SUBMITTED": "^C"},
+    )  # fmt: skip
+    assert status == 130
+    assert "Traceback" not in shown
+    assert "error" not in shown
+
+
+def test_a_reader_that_leaves_is_no_error(store):
+    command = f"{sys.executable} -m jobqueue.cli.ctl --url {URL} job list --limit 1000 | head -n 1"
+    answer = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=store,
+        env=processes.environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert answer.stdout.startswith("JOB ID")
+    assert "Error" not in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_the_environment_names_the_store(store):
+    answer = processes.run("ctl", "queue", "list", "-o", "json", cwd=store, JQ_URL=URL)
+    assert json.loads(answer.stdout)["queues"][0]["name"] == "default"
+
+
+@pytest.mark.req("inp:DEMO")
+def test_the_demo_shows_a_live_view(tmp_path):
+    status, shown = terminal.run("demo", "--fast", "--seed", "1", cwd=tmp_path, columns=80)
+    assert status == 0
+    text = terminal.screen(shown)
+    assert "queue default after" in text
+    for name in ("PENDING", "RUNNING", "DEAD", "RETRIES", "ERRORS"):
+        assert name in text
+    assert "Drained in" in text
