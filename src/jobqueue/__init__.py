@@ -11,7 +11,7 @@ from jobqueue.core.errors import (
     JobQueueError,
     QueueFull,
 )
-from jobqueue.core.job import Job, Queue
+from jobqueue.core.job import Job, QueueSpec
 from jobqueue.core.lifecycle import State
 from jobqueue.worker.context import Context
 from jobqueue.worker.outcomes import Abort, RetryLater
@@ -26,8 +26,8 @@ __all__ = [
     "JobHandle",
     "JobQueue",
     "JobQueueError",
-    "Queue",
     "QueueFull",
+    "QueueSpec",
     "RetryLater",
     "State",
     "Task",

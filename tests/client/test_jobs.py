@@ -20,8 +20,8 @@ from jobqueue import (
     JobFailed,
     JobQueue,
     JobQueueError,
-    Queue,
     QueueFull,
+    QueueSpec,
     RetryLater,
     State,
 )
@@ -42,8 +42,8 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[s
     else:
         engine = Engine(MemoryStore())
         await engine.start()
-        await engine.create_queue(Queue(name="mail"))
-        await engine.create_queue(Queue(name="small", capacity=2))
+        await engine.create_queue(QueueSpec(name="mail"))
+        await engine.create_queue(QueueSpec(name="small", capacity=2))
         face = GrpcFace(engine)
         yield f"grpc://127.0.0.1:{await face.start('127.0.0.1', 0)}"
         await face.stop(1)
@@ -357,7 +357,7 @@ async def test_a_wrong_call_among_many_submits_none(app: JobQueue) -> None:
 
 @pytest.mark.req("inp:BACKPRESSURE")
 async def test_a_full_queue_says_so_and_the_accepted_jobs_stand(url: str) -> None:
-    app = JobQueue(url, queues=[Queue(name="small", capacity=2)])
+    app = JobQueue(url, queues=[QueueSpec(name="small", capacity=2)])
 
     @app.task(queue="small")
     async def work(n: int) -> int:
@@ -407,7 +407,7 @@ async def test_the_operators_calls(app: JobQueue) -> None:
 
     operator = app.operator
     async with app:
-        await operator.create_queue(Queue(name="other", capacity=3))
+        await operator.create_queue(QueueSpec(name="other", capacity=3))
         assert (await operator.queue_stats("other")).queue.capacity == 3
         await operator.pause_queue("other")
         assert (await operator.queue_stats("other")).queue.paused

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import AlreadyExists, InvalidArgument, JobQueueError, NotFound
-from jobqueue.core.job import JobQuery, JobSpec, Queue, SubmitStatus, WorkerInfo
+from jobqueue.core.job import JobQuery, JobSpec, QueueSpec, SubmitStatus, WorkerInfo
 from tests.engine.rig import Rig, Worker
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -112,16 +112,16 @@ async def test_an_unknown_queue_is_not_found(rig: Rig):
 )
 async def test_a_queue_that_makes_no_sense_is_refused(rig: Rig, field: str, wrong: dict):
     with pytest.raises(InvalidArgument) as refused:
-        await rig.engine.create_queue(Queue(**({"name": "new"} | wrong)))
+        await rig.engine.create_queue(QueueSpec(**({"name": "new"} | wrong)))
     assert refused.value.field == field
     assert [s.queue.name for s in await rig.engine.list_queues()] == ["default"]
 
 
 @pytest.mark.req("jq:FR-025")
 async def test_a_queue_is_created_once(rig: Rig):
-    await rig.engine.create_queue(Queue(name="mail", priority_weights={9: 5, 5: 3, 0: 1}))
+    await rig.engine.create_queue(QueueSpec(name="mail", priority_weights={9: 5, 5: 3, 0: 1}))
     with pytest.raises(AlreadyExists):
-        await rig.engine.create_queue(Queue(name="mail"))
+        await rig.engine.create_queue(QueueSpec(name="mail"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from jobqueue.core.errors import Conflict, InvalidArgument, NotFound
-from jobqueue.core.job import JobSpec, Queue, Transition, WorkerStatus
+from jobqueue.core.job import JobSpec, QueueSpec, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Move, Reason, State
 from tests.engine.rig import Rig, until
 
@@ -71,7 +71,7 @@ async def test_jobs_are_handed_out_by_priority_then_age(rig: Rig):
 
 @pytest.mark.req("jq:FR-022")
 async def test_a_worker_gets_jobs_of_its_queues_only(rig: Rig):
-    await rig.engine.create_queue(Queue(name="other"))
+    await rig.engine.create_queue(QueueSpec(name="other"))
     await rig.submit(queue="other", priority=9)
     mine = await rig.submit()
     worker = await rig.worker(slots=5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.core.errors import Conflict, NotFound, Unavailable
-from jobqueue.core.job import Cancellation, JobQuery, JobSpec, Queue, SubmitStatus
+from jobqueue.core.job import Cancellation, JobQuery, JobSpec, Queue, QueueSpec, SubmitStatus
 from jobqueue.core.lifecycle import Reason, State
 from tests.engine.rig import Rig, until
 
@@ -107,7 +107,7 @@ async def test_only_failed_and_dead_lettered_jobs_can_be_retried(rig: Rig):
 
 
 async def test_a_retry_into_a_deleted_queue_is_refused(rig: Rig):
-    await rig.engine.create_queue(Queue(name="gone"))
+    await rig.engine.create_queue(QueueSpec(name="gone"))
     job_id = await rig.submit(queue="gone")
     await rig.engine.cancel(job_id)
     await rig.engine.delete_queue("gone")
@@ -131,7 +131,7 @@ async def test_only_finished_jobs_can_be_deleted(rig: Rig):
 
 @pytest.mark.req("jq:FR-026")
 async def test_a_queue_with_unfinished_jobs_is_deleted_only_by_force(rig: Rig):
-    await rig.engine.create_queue(Queue(name="work"))
+    await rig.engine.create_queue(QueueSpec(name="work"))
     ids = [await rig.submit(b"%d" % n, queue="work") for n in range(3)]
     worker = await rig.worker(slots=1, queues=("work",))
     assignment = await worker.gets_one()

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from jobqueue.core.job import JobSpec, Queue, Transition
+from jobqueue.core.job import JobSpec, Queue, QueueSpec, Transition
 from jobqueue.core.lifecycle import State
 from tests.engine.rig import Rig, Worker, until
 
@@ -22,7 +22,7 @@ async def test_no_wake_up_is_lost(open_rig, seed: int):
     rng = random.Random(seed)
     rig: Rig = await open_rig(interval=NO_SAFETY_NET, batch_size=rng.choice([1, 3, 100]))
     for name in QUEUES[1:]:
-        await rig.engine.create_queue(Queue(name=name))
+        await rig.engine.create_queue(QueueSpec(name=name))
     total, done = 200, 0
     workers: list[Worker] = []
     for n, queues in enumerate([("default",), ("a",), ("b",), ("a", "b"), ("*",)]):
@@ -68,7 +68,7 @@ async def test_no_wake_up_is_lost(open_rig, seed: int):
 
 async def test_a_queue_that_has_nothing_does_not_hold_up_another(open_rig):
     rig: Rig = await open_rig(interval=NO_SAFETY_NET)
-    await rig.engine.create_queue(Queue(name="a"))
+    await rig.engine.create_queue(QueueSpec(name="a"))
     idle = await rig.worker("idle", slots=50, queues=("a",))
     busy = await rig.worker("busy", slots=1)
     for n in range(20):
@@ -120,7 +120,7 @@ async def test_a_retry_that_is_due_is_handed_out_without_the_safety_net(open_rig
 
 async def test_a_fallback_pool_leaves_queues_alone_that_others_serve(open_rig):
     rig: Rig = await open_rig()
-    await rig.engine.create_queue(Queue(name="a"))
+    await rig.engine.create_queue(QueueSpec(name="a"))
     pool = await rig.worker("pool", slots=5, queues=("*",), fallback=True)
     other = await rig.worker("other", slots=1)
     first = await rig.submit(b"1")

@@ -12,7 +12,7 @@ from jobqueue.cli.program import examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import DEFAULT_MAX_RETRIES, MAX_PRIORITY, Queue, QueueStats
+from jobqueue.core.job import MAX_PRIORITY, QueueSpec, QueueStats
 from jobqueue.core.lifecycle import State
 from jobqueue.core.retry import PROFILES, profile
 
@@ -27,9 +27,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.")]
 def create(
     context: typer.Context,
     name: Name,
-    max_retries: Annotated[
-        int, typer.Option(min=0, help="Retries of its jobs.")
-    ] = DEFAULT_MAX_RETRIES,
+    max_retries: Annotated[int | None, typer.Option(min=0, help="Retries of its jobs.")] = None,
     ttl: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Time in which its jobs must start.")
     ] = None,
@@ -37,11 +35,11 @@ def create(
         float | None, typer.Option(metavar="SECONDS", help="Time that one attempt may run.")
     ] = None,
     capacity: Annotated[
-        int, typer.Option(min=0, help="PENDING jobs it takes at most; 0 = unbounded.")
-    ] = 0,
+        int | None, typer.Option(min=0, help="PENDING jobs it takes at most; 0 = unbounded.")
+    ] = None,
     retry_profile: Annotated[
-        str, typer.Option(help=f"How long retries wait: {', '.join(PROFILES)}.")
-    ] = "default",
+        str | None, typer.Option(help=f"How long retries wait: {', '.join(PROFILES)}.")
+    ] = None,
     priority_weights: Annotated[
         str,
         typer.Option(
@@ -53,8 +51,9 @@ def create(
 ) -> None:
     """Create a queue."""
     chosen = session(context)
-    profile(retry_profile)  # a wrong name is told before anything is sent
-    queue = Queue(
+    if retry_profile is not None:
+        profile(retry_profile)  # a wrong name is told before anything is sent
+    spec = QueueSpec(
         name=name,
         max_retries=max_retries,
         ttl=ttl,
@@ -63,7 +62,7 @@ def create(
         retry_profile=retry_profile,
         priority_weights=parse_weights(priority_weights),
     )
-    created = chosen.call(lambda backend: backend.create_queue(queue))
+    created = chosen.call(lambda backend: backend.create_queue(spec))
     if chosen.json:
         print_json(queue_document(QueueStats(queue=created, depth={})))
     else:

@@ -21,7 +21,7 @@ from jobqueue.client.working import WorkerBlock, run_worker, work
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
-from jobqueue.core.job import DEFAULT_QUEUE, Job, Queue
+from jobqueue.core.job import DEFAULT_QUEUE, Job, Queue, QueueSpec
 from jobqueue.core.store import Rules
 from jobqueue.engine.admission import check_queue, check_spec
 from jobqueue.redaction import redact
@@ -58,7 +58,7 @@ class JobQueue:
         timeout: Seconds | None = None,
         priority: int = 0,
         ttl: Seconds | None = None,
-        queues: Iterable[Queue | str] = (),
+        queues: Iterable[QueueSpec | str] = (),
         settings: EngineSettings | None = None,
         rules: Rules | None = None,
     ) -> None:
@@ -228,18 +228,18 @@ class JobQueue:
     async def _prepare(self, backend: Backend) -> None:
         await self._sender.prepare(backend)
 
-    def _declared(self) -> dict[str, Queue]:
+    def _declared(self) -> dict[str, QueueSpec]:
         names = {task.definition.options.queue for task in self._tasks.values()}
-        return {name: Queue(name=name) for name in names} | self._queues
+        return {name: QueueSpec(name=name) for name in names} | self._queues
 
     def _decode(self, job: Job) -> Any:
         task = self._tasks.get(job.type)
         return decode_json(job) if task is None else task.decode(job)
 
 
-def _as_queue(queue: Queue | str) -> Queue:
-    made = Queue(name=queue) if isinstance(queue, str) else queue
-    check_queue(made)
+def _as_queue(queue: QueueSpec | str) -> QueueSpec:
+    made = QueueSpec(name=queue) if isinstance(queue, str) else queue
+    check_queue(made.resolve(Queue(name="")))
     return made
 
 

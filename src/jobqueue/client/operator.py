@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobqueue.client.home import Home
-from jobqueue.core.job import Health, Job, JobQuery, Page, Queue, QueueStats, Worker
+from jobqueue.core.job import Health, Job, JobQuery, Page, Queue, QueueSpec, QueueStats, Worker
 from jobqueue.core.lifecycle import State
 
 
@@ -13,7 +13,7 @@ class Operator:
     def __init__(self, home: Home) -> None:
         self._home = home
 
-    async def create_queue(self, queue: Queue) -> Queue:
+    async def create_queue(self, queue: QueueSpec) -> Queue:
         """Create a queue; AlreadyExists if the name is taken."""
         return await self._home.call(lambda backend: backend.create_queue(queue))
 

@@ -10,7 +10,7 @@ from jobqueue.client.handle import JobHandle, Port
 from jobqueue.client.home import Home
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import AlreadyExists, JobQueueError, NotFound
-from jobqueue.core.job import Job, JobSpec, Queue, SubmitResult, SubmitStatus
+from jobqueue.core.job import Job, JobSpec, QueueSpec, SubmitResult, SubmitStatus
 
 R = TypeVar("R")
 Decode = Callable[[Job], Any]
@@ -47,7 +47,7 @@ class Sender:
         self,
         home: Home,
         port: Callable[[], Port],
-        declared: Callable[[], dict[str, Queue]],
+        declared: Callable[[], dict[str, QueueSpec]],
         *,
         creates_queues: bool,
     ) -> None:
@@ -111,10 +111,10 @@ class Sender:
         for name in names & declared.keys():
             await self._create_at_home(declared[name])
 
-    async def _create_at_home(self, queue: Queue) -> None:
+    async def _create_at_home(self, queue: QueueSpec) -> None:
         await self._home.call(lambda backend: self._create(backend, queue))
 
-    async def _create(self, backend: Backend, queue: Queue) -> None:
+    async def _create(self, backend: Backend, queue: QueueSpec) -> None:
         with contextlib.suppress(AlreadyExists):
             await backend.create_queue(queue)
         self._created.add(queue.name)

@@ -17,6 +17,7 @@ from jobqueue.core.job import (
     Page,
     Pulse,
     Queue,
+    QueueSpec,
     QueueStats,
     SubmitResult,
     Transition,
@@ -114,7 +115,7 @@ class DispatchApi(Protocol):
 class OperatorApi(Protocol):
     """What operators call."""
 
-    async def create_queue(self, queue: Queue) -> Queue:
+    async def create_queue(self, spec: QueueSpec) -> Queue:
         """Create a queue; AlreadyExists if the name is taken."""
         ...
 

@@ -7,9 +7,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeVar
 
 from jobqueue.core.errors import JobQueueError, KeyConflict
 from jobqueue.core.lifecycle import Move, Reason, State
+
+T = TypeVar("T")
 
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_RETRIES = 3
@@ -287,6 +290,37 @@ class Queue:
     priority_weights: Mapping[int, int] | None = None
     paused: bool = False
     created_at: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueSpec:
+    """A queue as an operator asks for it. ``None`` means: what the server is configured to."""
+
+    name: str
+    max_retries: int | None = None
+    ttl: float | None = None
+    timeout: float | None = None
+    capacity: int | None = None
+    retry_profile: str | None = None
+    priority_weights: Mapping[int, int] | None = None
+    paused: bool = False
+
+    def resolve(self, defaults: Queue) -> Queue:
+        """Fill in what was not said."""
+        return Queue(
+            name=self.name,
+            max_retries=_or(self.max_retries, defaults.max_retries),
+            ttl=_or(self.ttl, defaults.ttl),
+            timeout=_or(self.timeout, defaults.timeout),
+            capacity=_or(self.capacity, defaults.capacity),
+            retry_profile=_or(self.retry_profile, defaults.retry_profile),
+            priority_weights=_or(self.priority_weights, defaults.priority_weights),
+            paused=self.paused,
+        )
+
+
+def _or(said: T | None, default: T) -> T:
+    return default if said is None else said
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from jobqueue.core.job import (
     Outcome,
     Page,
     Queue,
+    QueueSpec,
     QueueStats,
     Refusal,
     SubmitResult,
@@ -370,8 +371,9 @@ class Engine:
 
     # -- operator --------------------------------------------------------------------------
 
-    async def create_queue(self, queue: Queue) -> Queue:
+    async def create_queue(self, spec: QueueSpec) -> Queue:
         """See ``OperatorApi.create_queue``."""
+        queue = spec.resolve(self._settings.queue)
         admission.check_queue(queue)
         if not await self._store.create_queue(queue):
             raise AlreadyExists(f"name: there is a queue {queue.name!r} already")

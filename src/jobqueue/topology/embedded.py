@@ -12,6 +12,7 @@ from jobqueue.api.http.face import HttpFace
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import AlreadyExists
+from jobqueue.core.job import QueueSpec
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.engine.engine import Engine
 from jobqueue.metrics import Metrics
@@ -98,7 +99,7 @@ class Embedded:
         names = {*self._settings.worker.queues, *self._registry.queues()} - {ALL_QUEUES}
         for name in sorted(names):
             try:
-                await self._engine.create_queue(options.queue(self._settings, name))
+                await self._engine.create_queue(QueueSpec(name=name))
             except AlreadyExists:
                 continue
 

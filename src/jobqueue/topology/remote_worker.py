@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from jobqueue.config import Settings
 from jobqueue.core.errors import AlreadyExists
+from jobqueue.core.job import QueueSpec
 from jobqueue.core.observer import Deaf
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.metrics import Metrics
@@ -97,7 +98,7 @@ class RemoteWorker:
         for name in self._queues:
             if name != ALL_QUEUES:
                 try:
-                    await self._backend.create_queue(options.queue(self._settings, name))
+                    await self._backend.create_queue(QueueSpec(name=name))
                 except AlreadyExists:
                     continue
 

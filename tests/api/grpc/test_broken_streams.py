@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Assignment, JobQuery, JobSpec, Queue, Transition
+from jobqueue.core.job import Assignment, JobQuery, JobSpec, QueueSpec, Transition
 from jobqueue.core.lifecycle import State
 from tests.api.grpc.inbox import RecordingInbox
 
@@ -61,7 +61,7 @@ class Hands:
 @pytest.mark.slow
 @pytest.mark.req("jq:FR-021", "jq:NFR-006")
 async def test_every_job_is_done_and_accepted_once(engine, proxy, through_proxy, worker_info):
-    await engine.create_queue(Queue(name="q", retry_profile="producer", max_retries=1000))
+    await engine.create_queue(QueueSpec(name="q", retry_profile="producer", max_retries=1000))
     draw = random.Random(7)
     inbox = RecordingInbox()
     hands = Hands(inbox)

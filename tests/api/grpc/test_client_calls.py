@@ -16,7 +16,7 @@ from jobqueue.core.errors import (
     NotFound,
     QueueFull,
 )
-from jobqueue.core.job import JobQuery, JobSpec, Queue, SubmitStatus, Transition, WorkerStatus
+from jobqueue.core.job import JobQuery, JobSpec, QueueSpec, SubmitStatus, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from tests.api.grpc.inbox import RecordingInbox
 
@@ -84,7 +84,7 @@ async def test_batches_of_any_size(remote, count):
 
 
 async def test_backpressure_carries_when_to_try_again(engine, remote):
-    await remote.create_queue(Queue(name="small", capacity=1))
+    await remote.create_queue(QueueSpec(name="small", capacity=1))
     await submit_one(remote, queue="small")
     with pytest.raises(QueueFull) as caught:
         await submit_one(remote, queue="small")
@@ -185,11 +185,11 @@ async def test_cancel_retry_and_delete(remote):
 @pytest.mark.req("jq:FR-025", "jq:FR-026")
 async def test_queues(remote):
     made = await remote.create_queue(
-        Queue(name="mail", max_retries=7, ttl=5.0, priority_weights={9: 5, 0: 1}, capacity=3)
+        QueueSpec(name="mail", max_retries=7, ttl=5.0, priority_weights={9: 5, 0: 1}, capacity=3)
     )
     assert (made.max_retries, made.priority_weights) == (7, {9: 5, 0: 1})
     with pytest.raises(AlreadyExists):
-        await remote.create_queue(Queue(name="mail"))
+        await remote.create_queue(QueueSpec(name="mail"))
     await remote.pause_queue("mail")
     assert (await remote.queue_stats("mail")).queue.paused
     await remote.resume_queue("mail")

@@ -18,6 +18,7 @@ from jobqueue.core.job import (
     JobSpec,
     Page,
     Queue,
+    QueueSpec,
     QueueStats,
     SubmitResult,
     Worker,
@@ -155,8 +156,9 @@ class FakeBackend:
     async def connect(self, info: WorkerInfo, inbox: Any) -> Any:
         raise NotImplementedError
 
-    async def create_queue(self, queue: Queue) -> Queue:
+    async def create_queue(self, spec: QueueSpec) -> Queue:
         await self._call()
+        queue = spec.resolve(Queue(name="defaults"))
         if queue.name in self.queues:
             raise AlreadyExists(f"queue {queue.name!r} exists")
         self.queues[queue.name] = queue

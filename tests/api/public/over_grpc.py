@@ -13,7 +13,7 @@ from jobqueue.api.grpc.errors import from_rpc_error
 from jobqueue.api.grpc.pb.jq.v1 import client_pb2, client_pb2_grpc
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Event, Job, JobQuery, JobSpec, Queue, QueueStats, SubmitStatus
+from jobqueue.core.job import Event, Job, JobQuery, JobSpec, QueueSpec, QueueStats, SubmitStatus
 from jobqueue.core.lifecycle import State
 from tests.api.public.face import (
     CancelSeen,
@@ -209,7 +209,7 @@ class GrpcDriver:
 
     async def create_queue(self, name: str, **settings: Any) -> QueueSeen:
         with _saying_codes():
-            queue = await self._remote.create_queue(Queue(name=name, **settings))
+            queue = await self._remote.create_queue(QueueSpec(name=name, **settings))
         return _queue(QueueStats(queue=queue, depth={}))
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:

@@ -8,7 +8,7 @@ from jobqueue.api.grpc.calls import Calls, handled
 from jobqueue.api.grpc.codec.jobs import job_to_pb
 from jobqueue.api.grpc.codec.operations import (
     health_to_pb,
-    queue_from_pb,
+    queue_spec_from_pb,
     queue_to_pb,
     stats_to_pb,
     worker_to_pb,
@@ -34,7 +34,7 @@ class OperatorServicer(rpc.OperatorServiceServicer):
         """Create a queue."""
         if not request.HasField("queue"):
             raise InvalidArgument("queue", "is missing")
-        queue = await self._backend.create_queue(queue_from_pb(request.queue))
+        queue = await self._backend.create_queue(queue_spec_from_pb(request.queue))
         return pb.CreateQueueResponse(queue=queue_to_pb(queue))
 
     @handled

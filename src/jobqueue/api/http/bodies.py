@@ -18,7 +18,7 @@ from starlette.requests import Request
 from jobqueue.api.http.errors import TooLarge
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
-from jobqueue.core.job import DEFAULT_MAX_RETRIES, DEFAULT_QUEUE, JobSpec, Queue
+from jobqueue.core.job import DEFAULT_QUEUE, JobSpec, QueueSpec
 
 _Seconds = Annotated[float | None, Meta(description="seconds")]
 
@@ -77,22 +77,27 @@ class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """A queue to create. Only ``name`` is required."""
 
     name: str = ""
-    max_retries: Annotated[int, Meta(description="default for its jobs")] = DEFAULT_MAX_RETRIES
+    max_retries: Annotated[
+        int | None, Meta(description="default for its jobs; null: the server's default")
+    ] = None
     ttl: _Seconds = None
     timeout: _Seconds = None
-    capacity: Annotated[int, Meta(description="PENDING jobs at most; 0: unbounded")] = 0
-    retry_profile: str = "default"
+    capacity: Annotated[
+        int | None,
+        Meta(description="PENDING jobs at most; 0: unbounded; null: the server's default"),
+    ] = None
+    retry_profile: Annotated[str | None, Meta(description="null: the server's default")] = None
     priority_weights: Annotated[
         dict[int, int] | None,
         Meta(description='shares of dispatch by priority, as {"9": 5, "0": 1}; null: strict'),
     ] = None
     paused: bool = False
 
-    def queue(self) -> Queue:
+    def queue(self) -> QueueSpec:
         """The queue asked for."""
         if not self.name:
             raise InvalidArgument("name", "is missing; a queue needs a name")
-        return Queue(
+        return QueueSpec(
             name=self.name,
             max_retries=self.max_retries,
             ttl=self.ttl,
@@ -136,7 +141,7 @@ def decode_job(body: bytes, settings: HttpSettings) -> JobSpec:
     return _decode(_JOB, JobBody, body).spec(settings)
 
 
-def decode_queue(body: bytes) -> Queue:
+def decode_queue(body: bytes) -> QueueSpec:
     """Read a queue."""
     return _decode(_QUEUE, QueueBody, body).queue()
 

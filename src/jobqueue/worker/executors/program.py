@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import cast
 from collections.abc import Sequence
+from typing import cast
 
 from jobqueue.core.job import Assignment, Transition
 from jobqueue.worker.execution import MAX_ERROR_BYTES, Endings, Execution, Host, Stop

@@ -14,17 +14,19 @@ from jobqueue.api.grpc.codec.values import (
 from jobqueue.api.grpc.pb.jq.v1 import operator_pb2, types_pb2
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import (
-    DEFAULT_MAX_RETRIES,
     ComponentHealth,
     Health,
     Queue,
+    QueueSpec,
     QueueStats,
     Worker,
     WorkerInfo,
 )
 
+_UNTOLD = Queue(name="")  # for an answer of a server that leaves something out
 
-def queue_to_pb(queue: Queue) -> types_pb2.Queue:
+
+def queue_spec_to_pb(queue: QueueSpec | Queue) -> types_pb2.Queue:
     """Raises InvalidArgument for what the wire cannot carry."""
     try:
         return types_pb2.Queue(
@@ -36,26 +38,40 @@ def queue_to_pb(queue: Queue) -> types_pb2.Queue:
             retry_profile=queue.retry_profile,
             priority_weights=queue.priority_weights or None,
             paused=queue.paused,
-            created_at=stamp(queue.created_at, "created_at"),
         )
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument("queue", str(error)) from None
 
 
-def queue_from_pb(message: types_pb2.Queue) -> Queue:
-    """What is absent gets the default."""
+def queue_spec_from_pb(message: types_pb2.Queue) -> QueueSpec:
+    """What is absent is left to the server's defaults."""
     has = message.HasField
-    return Queue(
+    return QueueSpec(
         name=message.name,
-        max_retries=message.max_retries if has("max_retries") else DEFAULT_MAX_RETRIES,
+        max_retries=message.max_retries if has("max_retries") else None,
         ttl=message.ttl_seconds if has("ttl_seconds") else None,
         timeout=message.timeout_seconds if has("timeout_seconds") else None,
-        capacity=message.capacity,
-        retry_profile=message.retry_profile if has("retry_profile") else "default",
+        capacity=message.capacity if has("capacity") else None,
+        retry_profile=message.retry_profile if has("retry_profile") else None,
         priority_weights=dict(message.priority_weights) or None,
         paused=message.paused,
-        created_at=seconds(message.created_at) if has("created_at") else 0.0,
     )
+
+
+def queue_to_pb(queue: Queue) -> types_pb2.Queue:
+    """A queue as it is."""
+    message = queue_spec_to_pb(queue)
+    created_at = stamp(queue.created_at, "created_at")
+    if created_at is not None:
+        message.created_at.CopyFrom(created_at)
+    return message
+
+
+def queue_from_pb(message: types_pb2.Queue) -> Queue:
+    """A queue as it is."""
+    queue = queue_spec_from_pb(message).resolve(_UNTOLD)
+    queue.created_at = seconds(message.created_at) if message.HasField("created_at") else 0.0
+    return queue
 
 
 def stats_to_pb(stats: QueueStats) -> types_pb2.QueueStats:

@@ -13,7 +13,7 @@ from jobqueue.api.grpc.codec.jobs import event_from_pb, job_from_pb
 from jobqueue.api.grpc.codec.operations import (
     health_from_pb,
     queue_from_pb,
-    queue_to_pb,
+    queue_spec_to_pb,
     stats_from_pb,
     worker_from_pb,
 )
@@ -34,6 +34,7 @@ from jobqueue.core.job import (
     JobSpec,
     Page,
     Queue,
+    QueueSpec,
     QueueStats,
     SubmitResult,
     Worker,
@@ -177,10 +178,10 @@ class GrpcBackend:
 
     # -- operators -----------------------------------------------------------------------------
 
-    async def create_queue(self, queue: Queue) -> Queue:
+    async def create_queue(self, spec: QueueSpec) -> Queue:
         """Create a queue."""
         wiring = self._wiring
-        request = operator_pb2.CreateQueueRequest(queue=queue_to_pb(queue))
+        request = operator_pb2.CreateQueueRequest(queue=queue_spec_to_pb(spec))
         answer = await wiring.call(wiring.operator.CreateQueue, request, changes=True)
         return queue_from_pb(answer.queue)
 

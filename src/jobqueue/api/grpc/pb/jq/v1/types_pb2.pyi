@@ -572,9 +572,9 @@ class Queue(_message.Message):
     timeout_seconds: _builtins.float
     """Default of its jobs."""
     capacity: _builtins.int
-    """PENDING jobs at most; 0 is unbounded."""
+    """PENDING jobs at most; 0 is unbounded; absent in a request means the server's default."""
     retry_profile: _builtins.str
-    """Name of the backoff profile; absent means "default"."""
+    """Name of the backoff profile; absent in a request means the server's default."""
     paused: _builtins.bool
     """Hands out nothing."""
     @_builtins.property
@@ -592,16 +592,18 @@ class Queue(_message.Message):
         max_retries: _builtins.int | None = ...,
         ttl_seconds: _builtins.float | None = ...,
         timeout_seconds: _builtins.float | None = ...,
-        capacity: _builtins.int = ...,
+        capacity: _builtins.int | None = ...,
         retry_profile: _builtins.str | None = ...,
         priority_weights: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         paused: _builtins.bool = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "created_at", b"created_at", "max_retries", b"max_retries", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_max_retries", b"_max_retries", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "max_retries", b"max_retries", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "max_retries", b"max_retries", "name", b"name", "paused", b"paused", "priority_weights", b"priority_weights", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_max_retries", b"_max_retries", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "max_retries", b"max_retries", "name", b"name", "paused", b"paused", "priority_weights", b"priority_weights", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
+    _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
     _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
     _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015
     _WhichOneofReturnType__retry_profile: _TypeAlias = _typing.Literal["retry_profile"]  # noqa: Y015
@@ -610,6 +612,8 @@ class Queue(_message.Message):
     _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
     _WhichOneofReturnType__ttl_seconds: _TypeAlias = _typing.Literal["ttl_seconds"]  # noqa: Y015
     _WhichOneofArgType__ttl_seconds: _TypeAlias = _typing.Literal["_ttl_seconds", b"_ttl_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity) -> _WhichOneofReturnType__capacity | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_retries) -> _WhichOneofReturnType__max_retries | None: ...
     @_typing.overload
