@@ -154,7 +154,7 @@ def test_a_script_ends_cleanly(tmp_path: Path, close: bool) -> None:
         )
     )
     ran = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", script],
+        [sys.executable, "-W", "error", script],
         capture_output=True,
         text=True,
         timeout=40,

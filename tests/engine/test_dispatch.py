@@ -261,6 +261,23 @@ async def test_a_reconnect_of_the_same_incarnation_loses_nothing(rig: Rig):
     assert await again.succeed(assignment)
 
 
+async def test_a_reconnect_does_not_undo_an_operators_drain(rig: Rig):
+    await rig.worker(slots=1)
+    await rig.engine.drain_worker("w")
+    again = await rig.worker(slots=1)
+    job_id = await rig.submit()
+    assert (again.got, await rig.state(job_id)) == ([], State.PENDING)
+
+
+@pytest.mark.req("jq:FR-021")
+async def test_a_worker_cannot_be_granted_more_slots_than_it_said_it_has(rig: Rig):
+    worker = await rig.worker(slots=3, concurrency=2)
+    worker.link.grant(5)
+    ids = [await rig.submit(b"%d" % n) for n in range(4)]
+    assert [a.id for a in await worker.gets(2)] == ids[:2]
+    assert worker.got == []
+
+
 async def test_the_replaced_session_gets_nothing_more(rig: Rig):
     old = await rig.worker(slots=5)
     new = await rig.worker("w", incarnation=2, slots=1)

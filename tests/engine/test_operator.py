@@ -198,3 +198,12 @@ async def test_a_stopped_engine_accepts_nothing(rig: Rig):
         await rig.submit()
     assert await rig.memory.stats("default")
     assert (await rig.memory.stats("default"))[0].depth[P] == 0
+
+
+async def test_a_new_queue_gets_the_servers_defaults_where_nothing_is_said(open_rig):
+    defaults = Queue(name="default", max_retries=7, capacity=5, retry_profile="producer", ttl=60.0)
+    rig: Rig = await open_rig(queue=defaults)
+    made = await rig.engine.create_queue(QueueSpec(name="mail", max_retries=0, capacity=0))
+    assert (made.max_retries, made.capacity) == (0, 0)
+    assert (made.retry_profile, made.ttl) == ("producer", 60.0)
+    assert (await rig.engine.queue_stats("mail")).queue == made

@@ -96,7 +96,7 @@ class Link(Protocol):
         ...
 
     async def drain(self) -> None:
-        """Withdraw every free slot: no assignment is delivered after this returns."""
+        """Withdraw every free slot, for good: no assignment is delivered after this returns."""
         ...
 
     async def close(self) -> None:

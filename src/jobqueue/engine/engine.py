@@ -288,6 +288,9 @@ class Engine:
             error = f"worker {info.id} was started anew"
             await self._apply([Transition.worker_lost(one.seq, one.lease, error) for one in lost])
         session = Session(info, inbox)
+        known = {worker.info.id: worker.status for worker in await self._store.workers()}
+        if known.get(info.id, WorkerStatus.ONLINE) is not WorkerStatus.ONLINE:
+            session.open = False  # an operator drained it before it came back
         replaced = self._scheduler.sessions.add(session)
         if replaced is not None:
             replaced.open = False
