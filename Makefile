@@ -82,6 +82,10 @@ test: $(DEV_STAMP) ## Run the tests, with coverage of core, engine, stores and c
 test-fast: $(DEV_STAMP) ## Run the tests that take no more than a few seconds each
 	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "not bench and not slow and not faults" $(ARGS)
 
+.PHONY: test-bounds
+test-bounds: $(DEV_STAMP) ## Check the bounds on speed that the requirements name
+	$(BIN)/python -m pytest -m bench tests/bench $(ARGS)
+
 # jq:NFR-021, for each part on its own.
 .PHONY: coverage
 coverage: $(DEV_STAMP) ## Fail if the last test run covered less than 80 % of a part's lines
