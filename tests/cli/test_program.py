@@ -67,7 +67,7 @@ def test_a_server_that_does_not_answer_is_given_up(silent_port, tmp_path):
         cwd=tmp_path,
     )  # fmt: skip
     assert answer.returncode in (6, 7)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9  # the default would be 10, and a start takes its time
     assert answer.stderr.startswith("error: ")
     assert "Traceback" not in answer.stderr
 

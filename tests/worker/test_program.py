@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from jobqueue.core.lifecycle import Move
+from jobqueue.worker.executors.program import _Conversation
 from tests.worker.fakes import FakeServer, Worker
 from tests.worker.test_processes import gone
 
@@ -116,3 +118,20 @@ async def test_stop_kills_at_the_deadline(server: FakeServer) -> None:
         assert await gone(pids[0])
         assert not server.ends()
         assert os.getpid() not in pids
+
+
+def test_a_program_that_ends_before_it_is_spoken_to() -> None:
+    """On uvloop a pipe whose reader is gone refuses the write itself."""
+
+    async def talk() -> None:
+        loop = asyncio.get_running_loop()
+        conversation = _Conversation(loop, 1000)
+        transport, _ = await loop.subprocess_exec(
+            lambda: conversation, "true", start_new_session=True
+        )
+        await conversation._exited
+        await asyncio.sleep(0.05)  # until the loop has seen the pipe's end
+        await asyncio.wait_for(conversation.hold(transport, b"x" * 100_000), 10)
+        assert transport.get_returncode() == 0
+
+    uvloop.run(talk())

@@ -135,8 +135,9 @@ class _Conversation(asyncio.SubprocessProtocol):
         # uvloop's transports are not subclasses of asyncio's.
         stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
         try:
-            stdin.write(payload)
-            stdin.close()  # after it is written; a program need not read it
+            if not stdin.is_closing():  # a program may end before it is spoken to
+                stdin.write(payload)
+                stdin.close()  # after it is written; a program need not read it
             await self._exited
             # The program's end is the end: what it left running must not hold its output open.
             await asyncio.wait({self._silent}, timeout=_DRAIN_SECONDS)
