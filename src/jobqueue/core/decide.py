@@ -119,6 +119,7 @@ class Decision:
             self.worker_id,
             self.ran_for,
             live.due if live.state is State.FAILED else None,
+            self.steps,
         )
 
 

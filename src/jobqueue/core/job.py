@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from jobqueue.core.errors import JobQueueError, KeyConflict
-from jobqueue.core.lifecycle import Move, Reason, State
+from jobqueue.core.lifecycle import Move, Reason, State, Step
 
 T = TypeVar("T")
 
@@ -270,6 +270,7 @@ class Outcome:
     worker_id: str | None = None
     ran_for: float | None = None
     due: float | None = None  # of a FAILED job: when it is retried
+    steps: tuple[Step, ...] = ()  # every state that was entered, in order
 
     @property
     def applied(self) -> bool:

@@ -351,9 +351,11 @@ class Engine:
             state = outcome.state
             if outcome.refusal is not None or state is None:
                 continue
-            entered[outcome.queue, state] = entered.get((outcome.queue, state), 0) + 1
+            queue = outcome.queue
+            for step, _ in outcome.steps:
+                entered[queue, step] = entered.get((queue, step), 0) + 1
             if outcome.ran_for is not None:
-                ran.setdefault(outcome.queue, []).append(outcome.ran_for)
+                ran.setdefault(queue, []).append(outcome.ran_for)
             if state is State.PENDING:
                 claimable = True
             elif outcome.due is not None:

@@ -140,16 +140,24 @@ class SqliteStore:
 
         def work(db: sqlite3.Connection) -> Submission:
             now = self._clock.now()
-            results = writes.submit(db, jobs, now, self._rules)
-            return Submission(results, writes.claim(db, claims, now, self._rules))
+            tally = writes.Tally()
+            results = writes.submit(db, jobs, now, self._rules, tally)
+            assigned = writes.claim(db, claims, now, self._rules, tally)
+            tally.write(db)
+            return Submission(results, assigned)
 
         return await self._write("submit", work)
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
         """See ``Store.claim``."""
-        return await self._write(
-            "claim", lambda db: writes.claim(db, claims, self._clock.now(), self._rules)
-        )
+
+        def work(db: sqlite3.Connection) -> list[Assignment]:
+            tally = writes.Tally()
+            assigned = writes.claim(db, claims, self._clock.now(), self._rules, tally)
+            tally.write(db)
+            return assigned
+
+        return await self._write("claim", work)
 
     async def apply(
         self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
@@ -162,8 +170,11 @@ class SqliteStore:
                 row[0]: (row[1], row[2])
                 for row in db.execute("SELECT id, name, retry_profile FROM queue")
             }
-            outcomes = writes.apply(db, transitions, now, self._rules, queues)
-            return Application(outcomes, writes.claim(db, claims, now, self._rules))
+            tally = writes.Tally()
+            outcomes = writes.apply(db, transitions, now, self._rules, queues, tally)
+            assigned = writes.claim(db, claims, now, self._rules, tally)
+            tally.write(db)
+            return Application(outcomes, assigned)
 
         return await self._write("apply", work)
 

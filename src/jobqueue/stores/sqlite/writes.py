@@ -75,7 +75,7 @@ class _Admission:
 
 
 def submit(
-    connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float, rules: Rules
+    connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float, rules: Rules, tally: Tally
 ) -> list[SubmitResult]:
     """(new) -> PENDING, each job on its own."""
     names = list({job.spec.queue for job in jobs})
@@ -145,10 +145,8 @@ def submit(
         write_rows(connection, "insert_records", records)
         write_rows(connection, "insert_live", live)
         write_rows(connection, "insert_events", events)
-        tally = Tally()
         for row in records:
             tally.enter(row[2], None, State.PENDING)
-        tally.write(connection)
     return results
 
 
@@ -164,7 +162,7 @@ class _Claimable:
 
 
 def claim(
-    connection: sqlite3.Connection, claims: Sequence[Claim], now: float, rules: Rules
+    connection: sqlite3.Connection, claims: Sequence[Claim], now: float, rules: Rules, tally: Tally
 ) -> list[Assignment]:
     """PENDING -> ASSIGNED, priority first, then FIFO."""
     if not claims:
@@ -172,7 +170,6 @@ def claim(
     claimable = [_Claimable(*row) for row in connection.execute(SQL["claimable_queues"])]
     names = {queue.id: queue.name for queue in claimable}
     assigned: list[Assignment] = []
-    tally = Tally()
     for wanted in claims:
         everything = ALL_QUEUES in wanted.queues
         queues = [
@@ -214,7 +211,6 @@ def claim(
             tally.enter(queue, State.PENDING, State.ASSIGNED)
         write_rows(connection, "assign", updates)
         write_rows(connection, "insert_events", events)
-    tally.write(connection)
     return assigned
 
 
@@ -282,13 +278,13 @@ def apply(
     now: float,
     rules: Rules,
     queues: Mapping[int, tuple[str, str]],
+    tally: Tally,
 ) -> list[Outcome]:
     """Every other transition, each checked and fenced. ``queues``: id -> name, retry profile."""
     rows = _lock(connection, transitions)
     outcomes: list[Outcome] = []
     events: list[Row] = []
     changed: dict[int, _Row] = {}
-    tally = Tally()
     for asked in transitions:
         row = rows.get(asked.seq)
         if row is None:
@@ -312,7 +308,6 @@ def apply(
     if changed:
         _write(connection, list(changed.values()), now)
         write_rows(connection, "insert_events", events)
-        tally.write(connection)
     return outcomes
 
 
