@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
@@ -40,8 +39,10 @@ from jobqueue.core.store import (
     Rules,
     Submission,
 )
-from jobqueue.stores.memory.ready import SLACK
+from jobqueue.stores.memory.keys import Keys
 from jobqueue.stores.memory.records import Entry, Home, Log, Record, event_of, held_of, job_of
+from jobqueue.stores.memory.roster import Roster
+from jobqueue.stores.memory.timers import Timers
 
 _ASSIGNED = ((State.ASSIGNED, Reason.ASSIGNED),)
 
@@ -66,12 +67,10 @@ class MemoryStore:
         self._by_seq: dict[int, Record] = {}
         self._queues: dict[str, Home] = {}
         self._gone: dict[str, Home] = {}  # deleted queues, whose records stay
-        self._keys: dict[tuple[str, str], tuple[str, bytes, float]] = {}
-        self._key_expiry: list[tuple[float, str, str]] = []
-        self._timers: list[tuple[float, int, int]] = []  # due, seq, version
-        self._timers_kept = 0
+        self._keys = Keys()
+        self._timers = Timers(self._by_seq.get)
         self._held: dict[int, Record] = {}  # by lease
-        self._workers: dict[str, Worker] = {}
+        self._roster = Roster()
         self._log = Log()
 
     async def open(self) -> None:
@@ -91,7 +90,7 @@ class MemoryStore:
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         """See ``Store.submit``."""
         now = self._clock.now()
-        self._expire_keys(now)
+        self._keys.expire(now)
         results = [self._accept(job, now) for job in jobs]
         return Submission(results, self._claim(claims, now))
 
@@ -103,7 +102,7 @@ class MemoryStore:
         fingerprint = b""
         if spec.key is not None:
             fingerprint = spec.fingerprint()
-            known = self._keys.get((spec.queue, spec.key))
+            known = self._keys.find(spec.queue, spec.key)
             if known is not None:
                 if known[1] == fingerprint:
                     return SubmitResult.duplicate(known[0])
@@ -116,8 +115,7 @@ class MemoryStore:
         self._insert(job, queue, now)
         if spec.key is not None:
             expires = now + self._rules.key_ttl
-            self._keys[spec.queue, spec.key] = (job.id, fingerprint, expires)
-            heapq.heappush(self._key_expiry, (expires, spec.queue, spec.key))
+            self._keys.put(spec.queue, spec.key, job.id, fingerprint, expires)
         return SubmitResult.accepted(job.id)
 
     def _insert(self, job: NewJob, queue: Home, now: float) -> None:
@@ -156,7 +154,7 @@ class MemoryStore:
         if record.ready:
             queue.ready.push(record.spec.priority, record.seq)
         if record.due is not None:
-            self._arm(record)
+            self._timers.arm(record)
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
         """See ``Store.claim``."""
@@ -258,7 +256,7 @@ class MemoryStore:
             record.ready = True
             queue.ready.push(record.spec.priority, record.seq)
         if record.due is not None and record.state not in HELD:
-            self._arm(record)
+            self._timers.arm(record)
         queue.depth[before] -= 1
         queue.depth[record.state] += 1
         queue.count(decision.steps, decision.ran_for)
@@ -295,21 +293,6 @@ class MemoryStore:
             self._log.append(event)
             before = state
 
-    def _arm(self, record: Record) -> None:
-        if record.due is None:
-            return
-        heapq.heappush(self._timers, (record.due, record.seq, record.version))
-        if len(self._timers) > 2 * self._timers_kept + SLACK:
-            self._timers = [timer for timer in self._timers if self._armed(timer) is not None]
-            heapq.heapify(self._timers)
-            self._timers_kept = len(self._timers)
-
-    def _armed(self, timer: tuple[float, int, int]) -> Record | None:
-        record = self._by_seq.get(timer[1])
-        if record is None or record.version != timer[2] or record.state in HELD:
-            return None
-        return record if record.due == timer[0] else None
-
     async def request_cancel(self, seq: int) -> Held | None:
         """See ``Store.request_cancel``."""
         record = self._by_seq.get(seq)
@@ -321,7 +304,7 @@ class MemoryStore:
     async def due(self, limit: int) -> Overdue:
         """See ``Store.due``."""
         now = self._clock.now()
-        self._expire_keys(now)
+        self._keys.expire(now)
         found: list[Transition] = []
         promoted = 0
         next_at: float | None = None
@@ -333,16 +316,7 @@ class MemoryStore:
             elif next_at is None or record.due < next_at:
                 next_at = record.due
         rearm: list[Record] = []
-        while self._timers and len(found) < limit:
-            timer = self._timers[0]
-            current = self._armed(timer)
-            if current is None:
-                heapq.heappop(self._timers)
-                continue
-            if timer[0] > now:
-                next_at = timer[0] if next_at is None else min(next_at, timer[0])
-                break
-            heapq.heappop(self._timers)
+        while len(found) + promoted < limit and (current := self._timers.pop_due(now)) is not None:
             rearm.append(current)
             expired = current.expires_at is not None and current.expires_at <= now
             if current.state is State.PENDING and not expired:
@@ -352,11 +326,13 @@ class MemoryStore:
                 current.due = current.expires_at
             else:
                 found.append(overdue(current.state, current.seq, current.version, None))
+        waiting = self._timers.next_at()
+        if waiting is not None and (next_at is None or waiting < next_at):
+            next_at = waiting
         for record in rearm:  # until the move is applied it must be found again
-            self._arm(record)
-        if len(found) >= limit:
-            next_at = now
-        return Overdue(found[:limit], promoted, next_at)
+            self._timers.arm(record)
+        full = len(found) + promoted >= limit
+        return Overdue(found[:limit], promoted, now if full else next_at)
 
     # -- reads and removal -----------------------------------------------------------------
 
@@ -399,9 +375,7 @@ class MemoryStore:
             return None
         if record.state in TERMINAL:
             self._remove(record)
-            key = record.spec.key
-            if key is not None and self._keys.get((record.spec.queue, key), ("",))[0] == job_id:
-                del self._keys[record.spec.queue, key]
+            self._keys.free(record.spec.queue, record.spec.key, job_id)
         return record.state
 
     async def prune_done(self, completed_before: float, limit: int) -> int:
@@ -419,13 +393,6 @@ class MemoryStore:
         del self._jobs[record.id], self._by_seq[record.seq]
         record.home.depth[record.state] -= 1
         self._log.remove(record.events)
-
-    def _expire_keys(self, now: float) -> None:
-        while self._key_expiry and self._key_expiry[0][0] <= now:
-            expires, queue, key = heapq.heappop(self._key_expiry)
-            known = self._keys.get((queue, key))
-            if known is not None and known[2] == expires:
-                del self._keys[queue, key]
 
     # -- queues ----------------------------------------------------------------------------
 
@@ -478,24 +445,15 @@ class MemoryStore:
 
     async def register_worker(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
-        now = self._clock.now()
-        known = self._workers.get(info.id)
-        same = known is not None and known.info.incarnation == info.incarnation
-        status = WorkerStatus.ONLINE
-        if known is not None and same and known.status is not WorkerStatus.OFFLINE:
-            status = known.status  # a reconnect does not undo an operator's drain
-        self._workers[info.id] = Worker(info=info, status=status, registered_at=now, last_seen=now)
-        return [] if known is None or same else await self.held(info.id)
+        replaced = self._roster.register(info, self._clock.now())
+        return await self.held(info.id) if replaced else []
 
     def pulse(self, worker_id: str, incarnation: int, leases: Sequence[int]) -> Pulse:
         """See ``Store.pulse``."""
-        worker = self._workers.get(worker_id)
-        if worker is None or worker.info.incarnation != incarnation:
+        status = self._roster.seen(worker_id, incarnation, self._clock.now())
+        if status is None:
             return Pulse(False)
-        if worker.status is WorkerStatus.OFFLINE:
-            return Pulse(False)
-        worker.last_seen = self._clock.now()
-        answer = Pulse(True, worker.status)
+        answer = Pulse(True, status)
         # list() of a dict's values is one step: safe beside the loop's thread.
         standing = {
             record.lease: record
@@ -521,44 +479,22 @@ class MemoryStore:
 
     async def set_worker_status(self, worker_id: str, status: WorkerStatus) -> bool:
         """See ``Store.set_worker_status``."""
-        worker = self._workers.get(worker_id)
-        if worker is None:
-            return False
-        worker.status = status
-        return True
+        return self._roster.set_status(worker_id, status)
 
     async def workers(self) -> list[Worker]:
         """See ``Store.workers``."""
-        running: dict[str | None, int] = {}
-        for record in self._held.values():
-            running[record.worker_id] = running.get(record.worker_id, 0) + 1
-        return [
-            Worker(
-                info=worker.info,
-                status=worker.status,
-                registered_at=worker.registered_at,
-                last_seen=worker.last_seen,
-                running=running.get(worker_id, 0),
-            )
-            for worker_id, worker in sorted(self._workers.items())
-        ]
+        running: dict[str, int] = {}
+        for one in await self.held():
+            running[one.worker_id] = running.get(one.worker_id, 0) + 1
+        return self._roster.all(running)
 
     async def silent_workers(self, silent_for: float) -> list[str]:
         """See ``Store.silent_workers``."""
-        since = self._clock.now() - silent_for
-        return [
-            worker_id
-            for worker_id, worker in self._workers.items()
-            if worker.status is not WorkerStatus.OFFLINE and worker.last_seen < since
-        ]
+        return self._roster.silent(self._clock.now() - silent_for)
 
     async def forget_worker(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""
-        worker = self._workers.get(worker_id)
-        if worker is None or worker.status is not WorkerStatus.OFFLINE:
-            return False
-        del self._workers[worker_id]
-        return True
+        return self._roster.forget(worker_id)
 
 
 def _earliest(*times: float | None) -> float | None:
