@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.core.errors import QueueFull
-from jobqueue.core.job import Queue, SubmitStatus, Transition
+from jobqueue.core.job import Queue, Refusal, SubmitStatus, Transition
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Claim
 from tests.stores.driver import Driver, new, spec
@@ -294,3 +294,13 @@ async def test_dropping_a_queues_jobs_dead_letters_them(driver: Driver):
 async def test_unfinished_reads_no_more_than_asked_for(driver: Driver):
     await driver.results(*(spec() for _ in range(5)))
     assert len(await driver.store.unfinished("q", 2)) == 2
+
+
+async def test_a_job_of_a_deleted_queue_is_not_retried(driver: Driver):
+    job_id = await driver.submit()
+    job = await driver.job(job_id)
+    await driver.do(Transition.cancelled(job.seq))
+    assert await driver.store.delete_queue(job.queue) == 0
+    (outcome,) = (await driver.store.apply([Transition.retried_by_hand(job.seq)])).outcomes
+    assert outcome.refusal is Refusal.NO_QUEUE
+    assert (await driver.job(job_id)).state is State.DEAD_LETTERED

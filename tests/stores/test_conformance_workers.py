@@ -102,7 +102,7 @@ async def test_the_old_incarnation_cannot_keep_its_successor_alive(driver: Drive
     await driver.store.register_worker(worker("w", 2))
     driver.clock.advance(60.0)
     assert driver.store.pulse("w", 1, []).known is False
-    assert await driver.store.silent_workers(30.0) == ["w"]
+    assert await driver.store.retire_silent(30.0) == ["w"]
 
 
 async def test_a_heartbeat_names_listed_leases_that_do_not_stand(driver: Driver):
@@ -158,15 +158,47 @@ async def test_many_leases_fit_into_one_heartbeat(driver: Driver):
 
 
 @pytest.mark.req("jq:FR-020")
-async def test_silent_workers_are_found_by_the_stores_clock(driver: Driver):
+async def test_silent_workers_are_retired_by_the_stores_clock(driver: Driver):
     for worker_id in ("quiet", "lively", "gone"):
         await driver.store.register_worker(worker(worker_id))
     await driver.store.set_worker_status("gone", WorkerStatus.OFFLINE)
     driver.clock.advance(25.0)
     driver.store.pulse("lively", 1, [])
     driver.clock.advance(10.0)
-    assert await driver.store.silent_workers(30.0) == ["quiet"]
-    assert await driver.store.silent_workers(40.0) == []
+    assert await driver.store.retire_silent(40.0) == []
+    assert await driver.store.retire_silent(30.0) == ["quiet"]
+    assert await driver.store.retire_silent(30.0) == []
+    status = {w.info.id: w.status for w in await driver.store.workers()}
+    assert status["quiet"] is WorkerStatus.OFFLINE
+    assert status["lively"] is WorkerStatus.ONLINE
+
+
+async def test_a_goodbye_removes_that_incarnation_only_and_only_if_it_holds_nothing(
+    driver: Driver,
+):
+    await driver.store.register_worker(worker("w", 1))
+    await driver.store.register_worker(worker("w", 2))
+    assert not await driver.store.retire_worker("w", 1)
+    a = await driver.assigned()
+    await driver.store.register_worker(worker(a.worker_id, 2))
+    assert not await driver.store.retire_worker(a.worker_id, 2)
+    await driver.do(Transition.succeeded(a.seq, a.lease, None))
+    assert await driver.store.retire_worker(a.worker_id, 2)
+    assert a.worker_id not in {w.info.id for w in await driver.store.workers()}
+
+
+@pytest.mark.req("jq:FR-016")
+async def test_an_execution_that_has_begun_is_not_timed_out_as_unstarted(driver: Driver):
+    """A handler that blocks the loop keeps its start from being told, not from being listed."""
+    a = await driver.assigned(payload=b"begun")
+    b = await driver.assigned(payload=b"only listed")
+    await driver.store.register_worker(worker(a.worker_id, 1))
+    driver.clock.advance(driver.rules.assignment_timeout - 1)
+    driver.store.pulse(a.worker_id, 1, [a.lease, b.lease], [a.lease])
+    driver.clock.advance(2)
+    assert [t.seq for t in (await driver.store.due(10)).transitions] == [b.seq]
+    driver.clock.advance(driver.rules.assignment_timeout)
+    assert {t.seq for t in (await driver.store.due(10)).transitions} == {a.seq, b.seq}
 
 
 async def test_an_offline_worker_must_register_again(driver: Driver):

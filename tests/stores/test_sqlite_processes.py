@@ -199,3 +199,21 @@ async def test_commits_are_synced_in_full(opened):
         ],
     )
     assert settings == ["wal", 2]
+
+
+@pytest.mark.slow
+async def test_a_held_lock_is_waited_for_once_not_once_for_each_caller(
+    opened, child, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("jobqueue.stores.sqlite.connection.BUSY_TIMEOUT", 0.5)
+    store = await opened()
+    holder = await child("lock", path)
+    assert await holder.hears() == "locked"
+    began = time.monotonic()
+    writes = [asyncio.ensure_future(store.submit(new(spec()))) for _ in range(12)]
+    answers = await asyncio.gather(*writes, return_exceptions=True)
+    assert all(isinstance(answer, Unavailable) for answer in answers)
+    # One group that was being written and one that waited: two waits, however many callers.
+    assert time.monotonic() - began < 0.5 * 6
+    holder.tell()
+    assert await holder.hears() == "released"

@@ -34,6 +34,8 @@ class FakeServer:
         self.drained = False
         self.closed = 0
         self.pulses: list[list[int]] = []
+        self.begun: list[list[int]] = []
+        self.complete: list[bool] = []
         self.beat = threading.Event()
         self.answer: Callable[[Sequence[int]], Pulse] = lambda leases: Pulse(True)
         self._changed = asyncio.Event()
@@ -62,8 +64,12 @@ class FakeServer:
         self._changed.set()
         return [not self.refuse(report) for report in reports]
 
-    def pulse(self, leases: Sequence[int]) -> Pulse:
+    def pulse(
+        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+    ) -> Pulse:
         self.pulses.append(list(leases))
+        self.begun.append(list(begun))
+        self.complete.append(complete)
         self.beat.set()
         return self.answer(leases)
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jobqueue.core.errors import Unavailable
+from jobqueue.core.errors import Conflict, Internal, Unavailable
 from jobqueue.core.job import Pulse, WorkerStatus
 from jobqueue.core.lifecycle import Move
 from jobqueue.worker.registry import Registry
@@ -292,3 +292,43 @@ async def test_an_outage_of_heartbeats_is_logged_once(
     texts = [record.message for record in caplog.records]
     assert texts.count("heartbeat failed: no route") == 1
     assert texts.count("heartbeats are answered again") == 1
+
+
+@pytest.mark.req("jq:FR-019")
+async def test_a_heartbeat_says_what_has_begun_and_whether_the_loop_stands_still(
+    server: FakeServer,
+) -> None:
+    async def block() -> None:
+        before = len(server.pulses)
+        give_up = time.monotonic() + 20
+        while len(server.pulses) < before + 3 and time.monotonic() < give_up:
+            time.sleep(0.01)
+
+    async with Worker(server, block, heartbeat_interval=0.02):
+        await server.next_beat()
+        assert server.complete[-1] is True
+        job = server.deliver("block")
+        await server.end(job)
+        blind = [begun for begun, ok in zip(server.begun, server.complete, strict=True) if not ok]
+        assert blind, "a loop that stood still for three beats was not noticed"
+        assert all(begun == [job.lease] for begun in blind)
+        await server.next_beat()
+        await server.next_beat()
+        assert server.complete[-1] is True
+
+
+async def test_a_registration_that_fails_once_does_not_make_a_zombie(server: FakeServer) -> None:
+    async with Worker(server, heartbeat_interval=0.01) as worker:
+        server.errors = [Internal("a passing defect")]
+        server.answer = lambda leases: Pulse(known=server.connects > 1)
+        await server.until(lambda: server.connects > 1)
+        server.answer = lambda leases: Pulse(known=True)
+        assert (await server.end(server.deliver("echo", b"{}"))).move is Move.SUCCEED
+        assert worker.running == 0
+
+
+async def test_a_worker_that_is_refused_for_good_stops(server: FakeServer) -> None:
+    async with Worker(server, heartbeat_interval=0.01) as worker:
+        server.errors = [Conflict("another worker has this id")]
+        server.answer = lambda leases: Pulse(known=False)
+        await asyncio.wait_for(worker.finished, 10)

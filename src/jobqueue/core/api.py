@@ -91,12 +91,19 @@ class Link(Protocol):
         """
         ...
 
-    def pulse(self, leases: Sequence[int]) -> Pulse:
-        """Heartbeat. Blocking, from any thread."""
+    def pulse(
+        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+    ) -> Pulse:
+        """Heartbeat. Blocking, from any thread.
+
+        ``begun`` are the leases whose execution has begun, told or not: their assignment does not
+        time out. ``complete=False``: the loop has not looked at everything delivered, so that a
+        lease that is missing from the list proves nothing.
+        """
         ...
 
     async def drain(self) -> None:
-        """Withdraw every free slot, for good: no assignment is delivered after this returns."""
+        """Withdraw every free slot: nothing is delivered after this returns, until a grant."""
         ...
 
     async def close(self) -> None:

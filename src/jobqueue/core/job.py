@@ -255,6 +255,7 @@ class Refusal(enum.Enum):
     WRONG_STATE = "the job's state does not allow it"
     STALE_LEASE = "the lease does not stand any more"
     STALE_VERSION = "the job has moved on"
+    NO_QUEUE = "its queue is deleted"
 
 
 @dataclass(slots=True)

@@ -50,6 +50,11 @@ PROFILES: dict[str, RetryPolicy] = {
 }
 
 
+def policy_of(name: str) -> RetryPolicy:
+    """The policy a queue names; the default if a newer version wrote a name unknown here."""
+    return PROFILES.get(name, PROFILES["default"])
+
+
 def profile(name: str) -> RetryPolicy:
     """Find a retry profile by name."""
     try:

@@ -199,8 +199,16 @@ class Store(Protocol):
         """Record a worker; returns the leases of its earlier incarnation, which are lost."""
         ...
 
-    def pulse(self, worker_id: str, incarnation: int, leases: Sequence[int]) -> Pulse:
-        """Record a heartbeat that lists the leases held.
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+    ) -> Pulse:
+        """Record a heartbeat that lists the leases held, and which of them are being executed.
+
+        The assignment timeout of those begins anew: only the report of their start is late.
 
         Blocking, and callable from any thread: heartbeats must survive a blocked loop. ``lost``
         names listed leases that do not stand, ``unlisted`` leases that stand but were not listed.
@@ -219,8 +227,12 @@ class Store(Protocol):
         """Every worker known, by id."""
         ...
 
-    async def silent_workers(self, silent_for: float) -> list[str]:
-        """Workers not OFFLINE whose last heartbeat is older than that, by the store's clock."""
+    async def retire_silent(self, silent_for: float) -> list[str]:
+        """Mark OFFLINE whoever was silent for longer, by the store's clock; returns them."""
+        ...
+
+    async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
+        """Remove a worker that says goodbye, if it is that incarnation and holds nothing."""
         ...
 
     async def forget_worker(self, worker_id: str) -> bool:

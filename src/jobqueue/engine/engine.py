@@ -75,6 +75,7 @@ class Engine:
         self._watchers = Watchers()
         self._started = False
         self._losing: set[asyncio.Task[object]] = set()
+        self._writing: set[asyncio.Task[list[Outcome]]] = set()
 
     @property
     def store(self) -> Store:
@@ -119,8 +120,8 @@ class Engine:
         await self._reports.close()
         await self._sweeper.stop()
         await self._scheduler.stop()
-        if self._losing:
-            await asyncio.wait(self._losing)
+        while self._losing or self._writing:
+            await asyncio.wait([*self._losing, *self._writing])
         self._watchers.changed_elsewhere()
         await self._store.close()
 
@@ -166,7 +167,7 @@ class Engine:
             self._scheduler.release(plan)
             raise
         self._scheduler.settle(plan, submission.assigned)
-        self._after_submit(jobs, submission.results)
+        self._after_submit(jobs, submission.results, len(submission.assigned))
         answers: list[list[SubmitResult]] = []
         start = 0
         for call in calls:
@@ -174,7 +175,9 @@ class Engine:
             start += len(call)
         return answers
 
-    def _after_submit(self, jobs: Sequence[NewJob], results: Sequence[SubmitResult]) -> None:
+    def _after_submit(
+        self, jobs: Sequence[NewJob], results: Sequence[SubmitResult], assigned: int
+    ) -> None:
         accepted: dict[str, int] = {}
         now = 0.0
         for job, result in zip(jobs, results, strict=True):
@@ -193,6 +196,8 @@ class Engine:
                         self._sweeper.expect(at)
         for queue, count in accepted.items():
             self._observer.entered(queue, State.PENDING, count)
+        if sum(accepted.values()) > assigned:
+            self._scheduler.wake()  # slots may have come free while this was being written
 
     async def get(self, job_id: str) -> Job:
         """See ``ClientApi.get``."""
@@ -311,19 +316,37 @@ class Engine:
         transitions = [report for call in calls for report in call.reports]
         freed: dict[Session, int] = {}
         for call in calls:
-            if call.freed and call.session.open:
+            if call.freed and call.session.takes:
                 freed[call.session] = freed.get(call.session, 0) + call.freed
-        outcomes = await self._apply(transitions, freed, by_worker=True)
+        outcomes = await self._write(transitions, freed, by_worker=True)
         answers: list[list[bool]] = []
         start = 0
         for call in calls:
             own = outcomes[start : start + len(call.reports)]
             answers.append([outcome.refusal is None for outcome in own])
-            call.session.held -= sum(report.move in ENDING for report in call.reports)
+            call.session.held.difference_update(
+                report.lease for report in call.reports if report.move in ENDING
+            )
             start += len(call.reports)
         return answers
 
-    async def _apply(
+    async def _apply(self, transitions: Sequence[Transition]) -> list[Outcome]:
+        """Write transitions that no worker reported.
+
+        In a task of its own: the write also brings jobs for others, which must be delivered
+        although this caller gives up waiting.
+        """
+        task = asyncio.create_task(self._write(transitions))
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+        return await asyncio.shield(task)
+
+    def _written(self, task: asyncio.Task[list[Outcome]]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.debug("a write failed: %s", task.exception())  # its caller was told
+
+    async def _write(
         self,
         transitions: Sequence[Transition],
         freed: dict[Session, int] | None = None,
@@ -363,7 +386,7 @@ class Engine:
             if outcome.lease is not None and not by_worker:
                 session = self._scheduler.sessions.get(outcome.worker_id)
                 if session is not None:  # its lease ended without it
-                    session.held -= 1
+                    session.held.discard(outcome.lease)
                     session.inbox.cancel([outcome.lease])
         for (queue, state), count in entered.items():
             self._observer.entered(queue, state, count)
@@ -453,9 +476,9 @@ class Engine:
     async def retry(self, job_id: str) -> Job:
         """See ``OperatorApi.retry``."""
         job = await self.get(job_id)
-        if not await self._store.stats(job.queue):
-            raise Conflict(f"job {job_id} cannot be retried: its queue {job.queue!r} is deleted")
         outcome = (await self._apply([Transition.retried_by_hand(job.seq)]))[0]
+        if outcome.refusal is Refusal.NO_QUEUE:
+            raise Conflict(f"job {job_id} cannot be retried: its queue {job.queue!r} is deleted")
         if outcome.refusal is Refusal.NO_SUCH_JOB:
             raise NotFound(f"job_id: there is no job {job_id}")
         if not outcome.applied:

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import Pulse, Transition, WorkerStatus
-from jobqueue.core.lifecycle import REPORTABLE, Move
+from jobqueue.core.job import Held, Pulse, Transition, WorkerStatus
+from jobqueue.core.lifecycle import REPORTABLE, Move, State
 from jobqueue.core.store import Store
+from jobqueue.engine.admission import MAX_SECONDS
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Session
 
@@ -54,29 +55,33 @@ class EngineLink:
                 raise InvalidArgument("move", f"a worker cannot report {one.move.value!r}")
             if one.lease is None:
                 raise InvalidArgument("lease", "a report must name its lease")
+            for field, value in (("ran_for", one.ran_for), ("retry_after", one.retry_after)):
+                if value is not None and not 0 <= value <= MAX_SECONDS:  # NaN is refused, too
+                    raise InvalidArgument(field, f"must be 0 to {MAX_SECONDS:.0f} seconds")
         if not reports:
             self.grant(freed)
             return []
         return await self._report(ReportCall(self._session, reports, freed))
 
-    def pulse(self, leases: Sequence[int]) -> Pulse:
-        """See ``Link.pulse``. A lease that two beats in a row do not list is lost."""
+    def pulse(
+        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+    ) -> Pulse:
+        """See ``Link.pulse``. A lease that two complete lists in a row leave out is lost."""
         info = self._session.info
-        answer = self._store.pulse(info.id, info.incarnation, leases)
-        missing = {one.lease for one in answer.unlisted}
-        twice = [one for one in answer.unlisted if one.lease in self._missing]
-        self._missing = missing
-        if twice:
-            error = f"worker {info.id} does not know of it"
-            lost = [Transition.worker_lost(one.seq, one.lease, error) for one in twice]
-            self._loop.call_soon_threadsafe(self._lose, lost)
+        answer = self._store.pulse(info.id, info.incarnation, leases, begun)
+        if complete:
+            twice = [one for one in answer.unlisted if one.lease in self._missing]
+            self._missing = {one.lease for one in answer.unlisted}
+            if twice:
+                lost = [_lost(one, info.id) for one in twice]
+                self._loop.call_soon_threadsafe(self._lose, lost)
         if answer.known and answer.status is not WorkerStatus.ONLINE and self._session.open:
             self._session.open = False  # drained through another process
         return answer
 
     async def drain(self) -> None:
         """See ``Link.drain``."""
-        self._session.open = False
+        self._session.drained = True
         self._session.free = 0
         await self._session.settle()
 
@@ -84,10 +89,15 @@ class EngineLink:
         """See ``Link.close``. What it still holds is left to the heartbeat timeout."""
         await self.drain()
         self._scheduler.remove(self._session)
-        worker_id = self._session.info.id
-        if not await self._store.held(worker_id):
-            await self._store.set_worker_status(worker_id, WorkerStatus.OFFLINE)
-            await self._store.forget_worker(worker_id)
+        info = self._session.info
+        await self._store.retire_worker(info.id, info.incarnation)
+
+
+def _lost(one: Held, worker_id: str) -> Transition:
+    """What never reached the worker is simply handed out again."""
+    if one.state is State.ASSIGNED:
+        return Transition.handed_back(one.seq, one.lease)
+    return Transition.worker_lost(one.seq, one.lease, f"worker {worker_id} does not know of it")
 
 
 ENDING = REPORTABLE - {Move.START}

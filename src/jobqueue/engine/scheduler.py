@@ -60,6 +60,7 @@ class Scheduler:
 
     def grant(self, session: Session, slots: int) -> None:
         """A worker offers free slots; never more than it said it has."""
+        session.drained = False
         slots = min(slots, session.info.concurrency - session.free - session.promised)
         if session.open and slots > 0:
             session.free += slots
@@ -97,9 +98,9 @@ class Scheduler:
             self._wake.set()
         if plan.asked:
             for scope, filled in plan.filled(assigned):
-                if filled:
-                    self._wake.set()  # there may be more
-                elif plan.news == self._news:
+                if filled or plan.news != self._news:
+                    self._wake.set()  # there may be more, or something came that it did not see
+                else:
                     self._dry[scope] = self._news
         orphans = self.sessions.settle(plan, assigned)
         if orphans:

@@ -17,19 +17,25 @@ class Session:
     """One connected worker.
 
     ``free`` slots may be promised in a claim; ``promised`` ones are in a claim under way; ``held``
-    counts assignments delivered and not yet ended, which is the worker's load.
+    are the leases delivered and not yet ended, whose number is the worker's load.
     """
 
-    __slots__ = ("_settled", "free", "held", "inbox", "info", "open", "promised")
+    __slots__ = ("_settled", "drained", "free", "held", "inbox", "info", "open", "promised")
 
     def __init__(self, info: WorkerInfo, inbox: Inbox) -> None:
         self.info = info
         self.inbox = inbox
         self.free = 0
         self.promised = 0
-        self.held = 0
-        self.open = True  # False: draining or gone; nothing more is promised to it
+        self.held: set[int] = set()
+        self.open = True  # False: drained by an operator, or gone; nothing is promised to it
+        self.drained = False  # the worker withdrew its slots; a grant takes that back
         self._settled = asyncio.Event()
+
+    @property
+    def takes(self) -> bool:
+        """Whether slots of it may be promised."""
+        return self.open and not self.drained
 
     async def settle(self) -> None:
         """Wait until no claim under way can still bring it something."""
@@ -119,7 +125,7 @@ class Sessions:
         groups: dict[Scope, list[tuple[Session, int]]] = {}
         for session in self._by_id.values():
             free = session.free + freed.get(session, 0)
-            if free > 0 and session.open:
+            if free > 0 and session.takes:
                 scope = self.scope(session)
                 if not dry(scope):
                     groups.setdefault(scope, []).append((session, free))
@@ -147,7 +153,7 @@ class Sessions:
         taken = frozenset(
             queue
             for other in self._by_id.values()
-            if other.open and not other.info.fallback
+            if other.takes and not other.info.fallback
             for queue in other.info.queues
         )
         if ALL_QUEUES in taken:
@@ -165,7 +171,7 @@ class Sessions:
             session.promised -= count
             session.free += count - len(got)
             if got and self._by_id.get(session.info.id) is session:
-                session.held += len(got)
+                session.held.update(one.lease for one in got)
                 session.inbox.assigned(got)
             else:
                 orphans += got
@@ -177,7 +183,7 @@ class Sessions:
 
 def _load(member: tuple[Session, int]) -> int:
     session, _ = member
-    return session.held + session.promised
+    return len(session.held) + session.promised
 
 
 def _spread(
@@ -192,7 +198,7 @@ def _spread(
         promised[session] = count
         return [session.info.id] * count
     heap = [
-        (session.held + session.promised - freed.get(session, 0), place, free, session)
+        (len(session.held) + session.promised - freed.get(session, 0), place, free, session)
         for place, (session, free) in enumerate(members)
     ]
     heapq.heapify(heap)

@@ -15,6 +15,9 @@ from jobqueue.engine.settings import EngineSettings
 
 _log = logging.getLogger("jobqueue.engine.sweeper")
 _PRUNE_INTERVAL = 10.0
+_WORKERS_KEPT = 86_400.0  # an OFFLINE worker is shown for a day
+_PASSES = 100  # of one sweep
+_STEP = 1.0  # a larger jump between the clocks means that one was set, or that we slept
 
 Apply = Callable[[Sequence[Transition]], Awaitable[Sequence[Outcome]]]
 
@@ -43,6 +46,7 @@ class Sweeper:
         self._reap_every = max(0.05, min(5.0, settings.heartbeat_timeout / 4))
         self._reap_at = 0.0
         self._judge_at = 0.0
+        self._skew = 0.0  # wall clock against monotonic clock
         self._prune_at = 0.0
         self._failing = False
 
@@ -51,6 +55,7 @@ class Sweeper:
         now = time.monotonic()
         self._reap_at = now
         self._judge_at = now + self._settings.heartbeat_timeout
+        self._skew = self._clock.now() - now
         self._task = asyncio.create_task(self._run(), name="jobqueue-sweeper")
 
     async def stop(self) -> None:
@@ -72,52 +77,80 @@ class Sweeper:
             # Whatever is said while the store is asked must not be lost: see expect().
             self._next = self._clock.now() + self._settings.interval
             try:
-                await self.sweep()
-                await self._reap()
-                await self._prune()
+                await self._do_duties()
                 self._failing = False
             except JobQueueError as error:
                 self._suspend_judgement()
                 if not self._failing:
                     _log.warning("the sweeper cannot work: %s", error)
                 self._failing = True
-            except Exception:
-                _log.exception("a sweep failed")
             while (delay := self._next - self._clock.now()) > 0:
                 try:
-                    await asyncio.wait_for(self._nudge.wait(), delay)
+                    # Never longer than the interval: the clock may have been set back.
+                    await asyncio.wait_for(self._nudge.wait(), min(delay, self._settings.interval))
                 except TimeoutError:
                     break
                 self._nudge.clear()  # told of something earlier: sleep less
             await asyncio.sleep(0)
 
+    async def _do_duties(self) -> None:
+        """Each on its own: a defect in one must not end the others."""
+        for duty in (self.sweep, self._reap, self._prune):
+            try:
+                await duty()
+            except JobQueueError:
+                raise
+            except Exception:
+                _log.exception("%s failed", duty.__name__)
+
     async def sweep(self) -> int:
         """Make every move that is due; returns how many."""
         moved = 0
-        while True:
+        for _ in range(_PASSES):  # then the other duties have their turn
             overdue = await self._store.due(self._settings.sweep_limit)
             if overdue.promoted:
                 self._promoted()
             if overdue.transitions:
-                outcomes = await self._apply(overdue.transitions)
+                outcomes = await self._move(overdue.transitions)
                 moved += sum(outcome.applied for outcome in outcomes)
             if len(overdue.transitions) + overdue.promoted < self._settings.sweep_limit:
                 if overdue.next_at is not None:
                     self._next = min(self._next, overdue.next_at)
                 return moved
+        self._next = 0.0
+        return moved
+
+    async def _move(self, transitions: Sequence[Transition]) -> list[Outcome]:
+        try:
+            return list(await self._apply(transitions))
+        except JobQueueError:
+            raise
+        except Exception:
+            _log.exception("a sweep failed; its moves are tried one by one")
+        outcomes: list[Outcome] = []
+        for one in transitions:
+            try:
+                outcomes += await self._apply([one])
+            except JobQueueError:
+                raise
+            except Exception:
+                _log.exception("job number %d cannot be moved on", one.seq)
+        return outcomes
 
     async def _reap(self) -> None:
         now = time.monotonic()
         if now < self._reap_at:
             return
-        if now > self._reap_at + 2 * self._reap_every + 1.0:
-            # We were stopped or blocked ourselves; so may the heartbeats have been.
+        skew = self._clock.now() - now
+        if now > self._reap_at + 2 * self._reap_every + 1.0 or abs(skew - self._skew) > _STEP:
+            # We were stopped, blocked or suspended ourselves, or the clock was set: what looks
+            # like a silence may be none.
             self._suspend_judgement()
+        self._skew = skew
         self._reap_at = now + self._reap_every
         if now >= self._judge_at:
             timeout = self._settings.heartbeat_timeout
-            for worker_id in await self._store.silent_workers(timeout):
-                await self._store.set_worker_status(worker_id, WorkerStatus.OFFLINE)
+            for worker_id in await self._store.retire_silent(timeout):
                 _log.warning(
                     "worker is offline: no heartbeat for %g s",
                     timeout,
@@ -125,6 +158,7 @@ class Sweeper:
                 )
                 self._offline(worker_id)
             await self._fail_over()
+            await self._forget_workers()
 
     def _suspend_judgement(self) -> None:
         self._judge_at = time.monotonic() + self._settings.heartbeat_timeout
@@ -152,6 +186,14 @@ class Sweeper:
         ]
         if lost:
             await self._apply(lost)
+
+    async def _forget_workers(self) -> None:
+        """Workers' names are often made for one run: they must not pile up."""
+        since = self._clock.now() - _WORKERS_KEPT
+        for worker in await self._store.workers():
+            gone = worker.status is WorkerStatus.OFFLINE and worker.last_seen < since
+            if gone and not worker.running:
+                await self._store.forget_worker(worker.info.id)
 
     async def _prune(self) -> None:
         if self._settings.retention <= 0 or time.monotonic() < self._prune_at:

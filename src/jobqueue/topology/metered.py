@@ -105,9 +105,11 @@ class _MeteredLink:
         self._counting.reported(reports, accepted)
         return accepted
 
-    def pulse(self, leases: Sequence[int]) -> Pulse:
+    def pulse(
+        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+    ) -> Pulse:
         """See ``Link.pulse``."""
-        answer = self._link.pulse(leases)
+        answer = self._link.pulse(leases, begun, complete)
         self._counting.lost(answer.lost)
         return answer
 

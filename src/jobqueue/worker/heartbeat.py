@@ -20,14 +20,15 @@ class Heartbeat:
         self,
         worker_id: str,
         interval: float,
-        beat: Callable[[], Pulse],
+        beat: Callable[[bool], Pulse],
         deliver: Callable[[Pulse], None],
     ) -> None:
         self._worker_id = worker_id
         self._interval = interval
-        self._beat = beat
+        self._beat = beat  # is told whether the loop has run since the last beat
         self._deliver = deliver
         self._halt = threading.Event()
+        self._awake = True
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gone: asyncio.Future[None] | None = None
 
@@ -46,8 +47,10 @@ class Heartbeat:
     def _run(self) -> None:
         silent = False
         while not self._halt.wait(self._interval):
+            awake, self._awake = self._awake, False
+            self._call(self._wake)
             try:
-                pulse = self._beat()
+                pulse = self._beat(awake)
             except Exception as error:
                 if not silent:
                     log.warning("heartbeat failed: %s", error, extra={"worker_id": self._worker_id})
@@ -63,6 +66,9 @@ class Heartbeat:
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback, *args)
+
+    def _wake(self) -> None:
+        self._awake = True
 
     def _leave(self) -> None:
         if self._gone is not None and not self._gone.done():

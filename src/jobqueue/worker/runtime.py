@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import socket
@@ -16,7 +17,14 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from jobqueue.core.api import DispatchApi, Link
-from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
+from jobqueue.core.errors import (
+    Conflict,
+    InvalidArgument,
+    JobQueueError,
+    OutcomeUnknown,
+    PermissionDenied,
+    Unavailable,
+)
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import Move
@@ -33,6 +41,8 @@ log = logging.getLogger("jobqueue.worker")
 
 _FIRST_RECONNECT = 0.1
 _MAX_RECONNECT = 5.0
+# Answers to a registration that no repetition changes.
+_FINAL = (Conflict, InvalidArgument, PermissionDenied)
 _CLOSE_SECONDS = 2.0  # of a stop's time, kept for killing, the last reports and deregistering
 
 
@@ -55,6 +65,7 @@ class WorkerRuntime:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconnecting = False
         self._closing: asyncio.Task[None] | None = None
+        self._deadline = math.inf  # of a stop
         self._hurry = asyncio.Event()
         self._idle = asyncio.Event()
         self._finished = asyncio.Event()
@@ -107,6 +118,7 @@ class WorkerRuntime:
         if timeout is None:
             timeout = self.settings.shutdown_timeout
         if self._closing is None:
+            self._deadline = time.monotonic() + timeout
             self._stop_taking()
             self._closing = self._loop.create_task(self._close(), name="worker-close")
         reserve = min(_CLOSE_SECONDS, timeout * 0.1)
@@ -131,7 +143,7 @@ class WorkerRuntime:
             task.cancel()
         await self._abandon()
         await self._outbox.close()
-        await self._heartbeat.stop(_CLOSE_SECONDS)
+        await self._heartbeat.stop(self._left() / 2)
         await self._deregister()
         self._finished.set()
         log.info("worker stopped", extra={"worker_id": self.settings.id})
@@ -141,6 +153,10 @@ class WorkerRuntime:
             self._idle.clear()
             await self._idle.wait()
         await self._outbox.flushed()
+
+    def _left(self) -> float:
+        """What one of the last steps may take: they share what is left of a stop's time."""
+        return min(_CLOSE_SECONDS, max(0.1, self._deadline - time.monotonic()))
 
     async def _or_hurry(
         self, hurry: asyncio.Task[bool], step: Coroutine[Any, Any, None], what: str
@@ -162,7 +178,7 @@ class WorkerRuntime:
             execution.executor.interrupt(execution)
         tasks = {e.handle for e in abandoned if isinstance(e.handle, asyncio.Task)}
         if tasks:
-            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS / 2)
+            await asyncio.wait(tasks, timeout=self._left() / 2)
         await self._crew.close()
 
     # -- the link ----------------------------------------------------------------------------
@@ -182,8 +198,13 @@ class WorkerRuntime:
         while True:
             try:
                 return await self._dispatch.connect(info, self)
-            except (Unavailable, OutcomeUnknown) as error:
-                if give_up_at is not None and time.monotonic() + delay > give_up_at:
+            except _FINAL:
+                raise
+            except JobQueueError as error:
+                if give_up_at is not None and (
+                    not isinstance(error, Unavailable | OutcomeUnknown)
+                    or time.monotonic() + delay > give_up_at
+                ):
                     raise
                 if delay == _FIRST_RECONNECT:
                     extra = {"worker_id": self.settings.id}
@@ -199,6 +220,10 @@ class WorkerRuntime:
             self._link = await self._connect(None)
             slots = self.settings.concurrency - len(self._running) if self._taking else 0
             self._outbox.attach(self._link, slots, offering=self._taking)
+        except _FINAL as error:  # it will never be taken back: better gone than a zombie
+            extra = {"worker_id": self.settings.id}
+            log.error("the server refuses this worker; it stops: %s", error, extra=extra)  # noqa: TRY400
+            self._spawn(self.stop())
         finally:
             self._reconnecting = False
 
@@ -206,16 +231,18 @@ class WorkerRuntime:
         link = self._link
         assert link is not None
         try:
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with asyncio.timeout(self._left()):
                 await link.close()
         except (JobQueueError, TimeoutError, OSError) as error:
             log.warning("cannot deregister: %s", error, extra={"worker_id": self.settings.id})
 
-    def _beat(self) -> Pulse:
-        """In the heartbeat's thread."""
+    def _beat(self, awake: bool) -> Pulse:
+        """In the heartbeat's thread. ``awake``: the loop runs, so the list is complete."""
         link = self._link
         assert link is not None
-        return link.pulse(list(self._held))  # a dict is copied to a list in one step
+        held = list(self._held.items())  # a dict is copied to a list in one step
+        begun = [lease for lease, execution in held if execution.begun]
+        return link.pulse([lease for lease, _ in held], begun, awake)
 
     def _on_pulse(self, pulse: Pulse) -> None:
         if not pulse.known:

@@ -72,8 +72,8 @@ class GatedLink:
         await self._engine.report_gate.wait()
         return accepted
 
-    def pulse(self, leases: Sequence[int]):
-        return self._link.pulse(leases)
+    def pulse(self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True):
+        return self._link.pulse(leases, begun, complete)
 
     async def drain(self) -> None:
         self.drains += 1

@@ -13,29 +13,21 @@ log = logging.getLogger("jobqueue.grpc")
 
 
 class Desk:
-    """A link that takes slots again after a drain.
+    """A link, with what a servicer does besides."""
 
-    A backend may take a drain as the link's last word, so the next grant connects anew: the same
-    incarnation keeps its leases.
-    """
-
-    def __init__(self, backend: DispatchApi, info: WorkerInfo, inbox: Inbox, link: Link) -> None:
+    def __init__(self, info: WorkerInfo, link: Link) -> None:
         self.info = info
-        self._backend = backend
-        self._inbox = inbox
         self._link = link
         self._drained = False
 
     @classmethod
     async def open(cls, backend: DispatchApi, info: WorkerInfo, inbox: Inbox) -> Desk:
         """Register the worker."""
-        return cls(backend, info, inbox, await backend.connect(info, inbox))
+        return cls(info, await backend.connect(info, inbox))
 
-    async def grant(self, slots: int) -> None:
+    def grant(self, slots: int) -> None:
         """Offer slots."""
-        if self._drained:
-            self._link = await self._backend.connect(self.info, self._inbox)
-            self._drained = False
+        self._drained = False
         self._link.grant(slots)
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
@@ -44,12 +36,14 @@ class Desk:
             return await self._link.report(reports, freed)
         accepted = await self._link.report(reports)
         if freed:
-            await self.grant(freed)
+            self.grant(freed)
         return accepted
 
-    def pulse(self, leases: Sequence[int]) -> Pulse:
+    def pulse(
+        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+    ) -> Pulse:
         """Blocking."""
-        return self._link.pulse(leases)
+        return self._link.pulse(leases, begun, complete)
 
     async def drain(self) -> None:
         """Withdraw every slot."""

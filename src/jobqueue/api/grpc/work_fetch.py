@@ -69,7 +69,7 @@ class Fetcher:
         """Up to ``limit`` jobs as soon as there are any."""
         async with self._one_at_a_time:
             if self.buffer.status is WorkerStatus.ONLINE and limit > len(self.buffer):
-                await self._desk.grant(limit - len(self.buffer))
+                self._desk.grant(limit - len(self.buffer))
             await self.buffer.wait(wait)
             await self._desk.drain()
             return self.buffer.take()

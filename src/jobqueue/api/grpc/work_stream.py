@@ -99,14 +99,16 @@ class WorkStream:
                 await self._begin_report(batch)
             if message.slots:
                 self._count_free(message.slots, "slots")
-                await self._desk.grant(message.slots)
+                self._desk.grant(message.slots)
             if message.drain:
                 await self._settle_reports()
                 await self._desk.drain()
                 self._outgoing.free = 0
                 self._outgoing.drained(message.drain)
             if message.HasField("beat"):
-                self._spawn(self._beat(leases_from_pb(message.beat.leases)), self._beats)
+                beat = message.beat
+                leases, begun = leases_from_pb(beat.leases), leases_from_pb(beat.begun)
+                self._spawn(self._beat(leases, begun, not beat.incomplete), self._beats)
 
     def _count_free(self, slots: int, field: str) -> None:
         if self._outgoing.free + slots > self._info.concurrency:
@@ -150,9 +152,9 @@ class WorkStream:
             self._places.release()
         self._outgoing.ack(ack)
 
-    async def _beat(self, leases: list[int]) -> None:
+    async def _beat(self, leases: list[int], begun: list[int], complete: bool) -> None:
         try:
-            pulse = await asyncio.to_thread(self._desk.pulse, leases)
+            pulse = await asyncio.to_thread(self._desk.pulse, leases, begun, complete)
         except JobQueueError as error:
             log.warning("a heartbeat failed: %s", error, extra={"worker_id": self._info.id})
         else:

@@ -101,11 +101,11 @@ class WorkerServicer(rpc.WorkerServiceServicer):
     @handled
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         """Keep leases alive, of workers on a stream as well."""
-        leases = leases_from_pb(request.leases)
+        leases, begun = leases_from_pb(request.leases), leases_from_pb(request.begun)
         seat = self._seats.find(request.worker_id, check_incarnation(request.incarnation))
         if seat is None:
             return pb.HeartbeatResponse(pulse=pulse_to_pb(Pulse(known=False)))
-        pulse = await asyncio.to_thread(seat.desk.pulse, leases)
+        pulse = await asyncio.to_thread(seat.desk.pulse, leases, begun, not request.incomplete)
         if isinstance(seat.line, Fetcher) and pulse.known:
             seat.line.buffer.set_status(pulse.status)
         return pb.HeartbeatResponse(pulse=pulse_to_pb(pulse))

@@ -49,13 +49,24 @@ class Roster:
             for worker_id, worker in sorted(self._workers.items())
         ]
 
-    def silent(self, since: float) -> list[str]:
-        """Workers not heard of since."""
-        return [
+    def retire_silent(self, since: float) -> list[str]:
+        """Mark OFFLINE whoever was not heard of since."""
+        silent = [
             worker_id
             for worker_id, worker in self._workers.items()
             if worker.status is not WorkerStatus.OFFLINE and worker.last_seen < since
         ]
+        for worker_id in silent:
+            self._workers[worker_id].status = WorkerStatus.OFFLINE
+        return silent
+
+    def remove(self, worker_id: str, incarnation: int) -> bool:
+        """Remove a worker, if it is that incarnation."""
+        worker = self._workers.get(worker_id)
+        if worker is None or worker.info.incarnation != incarnation:
+            return False
+        del self._workers[worker_id]
+        return True
 
     def forget(self, worker_id: str) -> bool:
         """Remove an OFFLINE worker."""

@@ -27,9 +27,9 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import HELD, TERMINAL, Reason, State
+from jobqueue.core.lifecycle import HELD, TERMINAL, Move, Reason, State
 from jobqueue.core.observer import Deaf, Observer
-from jobqueue.core.retry import PROFILES
+from jobqueue.core.retry import policy_of
 from jobqueue.core.store import (
     ALL_QUEUES,
     Application,
@@ -243,7 +243,9 @@ class MemoryStore:
             return Outcome(Refusal.NO_SUCH_JOB)
         before = record.state
         queue = record.home
-        policy = PROFILES[queue.queue.retry_profile]
+        if asked.move is Move.RETRY_BY_HAND and queue.queue.name in self._gone:
+            return Outcome(Refusal.NO_QUEUE, before, record.reason, record.id, record.spec.queue)
+        policy = policy_of(queue.queue.retry_profile)
         decision = decide(record, asked, now=now, rules=self._rules, policy=policy)
         if isinstance(decision, Refusal):
             return Outcome(decision, before, record.reason, record.id, record.spec.queue)
@@ -448,9 +450,16 @@ class MemoryStore:
         replaced = self._roster.register(info, self._clock.now())
         return await self.held(info.id) if replaced else []
 
-    def pulse(self, worker_id: str, incarnation: int, leases: Sequence[int]) -> Pulse:
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+    ) -> Pulse:
         """See ``Store.pulse``."""
-        status = self._roster.seen(worker_id, incarnation, self._clock.now())
+        now = self._clock.now()
+        status = self._roster.seen(worker_id, incarnation, now)
         if status is None:
             return Pulse(False)
         answer = Pulse(True, status)
@@ -460,6 +469,10 @@ class MemoryStore:
             for record in list(self._held.values())
             if record.worker_id == worker_id
         }
+        for lease in begun:
+            executing = standing.get(lease)
+            if executing is not None and executing.state is State.ASSIGNED:
+                executing.due = now + self._rules.assignment_timeout
         for lease in leases:
             record = standing.pop(lease, None)
             if record is None:
@@ -488,9 +501,15 @@ class MemoryStore:
             running[one.worker_id] = running.get(one.worker_id, 0) + 1
         return self._roster.all(running)
 
-    async def silent_workers(self, silent_for: float) -> list[str]:
-        """See ``Store.silent_workers``."""
-        return self._roster.silent(self._clock.now() - silent_for)
+    async def retire_silent(self, silent_for: float) -> list[str]:
+        """See ``Store.retire_silent``."""
+        return self._roster.retire_silent(self._clock.now() - silent_for)
+
+    async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
+        """See ``Store.retire_worker``."""
+        if await self.held(worker_id):
+            return False
+        return self._roster.remove(worker_id, incarnation)
 
     async def forget_worker(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""

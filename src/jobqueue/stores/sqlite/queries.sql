@@ -178,7 +178,8 @@ FROM event AS e CROSS JOIN rec AS r ON r.seq = e.seq JOIN queue AS q ON q.id = r
 WHERE e.position > ? ORDER BY e.position LIMIT ?
 
 -- name: old_done
-SELECT seq, queue FROM rec WHERE state = 4 AND completed_at < ? ORDER BY seq LIMIT ?
+SELECT seq, queue FROM rec INDEXED BY rec_done
+WHERE state = 4 AND completed_at < ? ORDER BY completed_at LIMIT ?
 
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.

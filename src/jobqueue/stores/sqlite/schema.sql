@@ -58,6 +58,7 @@ CREATE TABLE rec (
 CREATE UNIQUE INDEX rec_id ON rec (id);
 CREATE INDEX rec_queue ON rec (queue);
 CREATE INDEX rec_dead ON rec (queue) WHERE state = 6;
+CREATE INDEX rec_done ON rec (completed_at) WHERE state = 4; -- retention
 
 CREATE TABLE live (
     seq         INTEGER PRIMARY KEY,

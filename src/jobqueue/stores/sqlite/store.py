@@ -167,8 +167,8 @@ class SqliteStore:
         def work(db: sqlite3.Connection) -> Application:
             now = self._clock.now()
             queues = {
-                row[0]: (row[1], row[2])
-                for row in db.execute("SELECT id, name, retry_profile FROM queue")
+                row[0]: writes.Home(*row[1:])
+                for row in db.execute("SELECT id, name, retry_profile, deleted FROM queue")
             }
             tally = writes.Tally()
             outcomes = writes.apply(db, transitions, now, self._rules, queues, tally)
@@ -345,19 +345,32 @@ class SqliteStore:
 
         return await self._write("register_worker", work)
 
-    def pulse(self, worker_id: str, incarnation: int, leases: Sequence[int]) -> Pulse:
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+    ) -> Pulse:
         """See ``Store.pulse``."""
 
         def work(db: sqlite3.Connection) -> Pulse:
+            now = self._clock.now()
             row = db.execute(
                 "UPDATE worker SET last_seen = ? WHERE id = ? AND incarnation = ?"
                 " AND status <> 'OFFLINE' RETURNING status",
-                (self._clock.now(), worker_id, incarnation),
+                (now, worker_id, incarnation),
             ).fetchall()
             if not row:
                 return Pulse(False)
             standing = {one.lease: one for one in reads.held(db, worker_id)}
             answer = Pulse(True, WorkerStatus(row[0][0]))
+            late = [
+                (now + self._rules.assignment_timeout, one.seq, one.lease)
+                for lease in begun
+                if (one := standing.get(lease)) is not None and one.state is State.ASSIGNED
+            ]
+            db.executemany("UPDATE live SET due = ? WHERE seq = ? AND lease = ?", late)
             for lease in leases:
                 one = standing.pop(lease, None)
                 if one is None:
@@ -389,13 +402,34 @@ class SqliteStore:
         """See ``Store.workers``."""
         return await self._read("workers", reads.workers)
 
-    async def silent_workers(self, silent_for: float) -> list[str]:
-        """See ``Store.silent_workers``."""
-        sql = "SELECT id FROM worker WHERE status <> 'OFFLINE' AND last_seen < ?"
-        return await self._read(
-            "silent_workers",
-            lambda db: [row[0] for row in db.execute(sql, (self._clock.now() - silent_for,))],
-        )
+    async def retire_silent(self, silent_for: float) -> list[str]:
+        """See ``Store.retire_silent``. Looks first: there is seldom anybody."""
+        silent = "status <> 'OFFLINE' AND last_seen < ?"
+
+        def look(db: sqlite3.Connection) -> bool:
+            since = self._clock.now() - silent_for
+            sql = f"SELECT 1 FROM worker WHERE {silent} LIMIT 1"
+            return db.execute(sql, (since,)).fetchone() is not None
+
+        def work(db: sqlite3.Connection) -> list[str]:
+            since = self._clock.now() - silent_for
+            sql = f"UPDATE worker SET status = 'OFFLINE' WHERE {silent} RETURNING id"
+            return [row[0] for row in db.execute(sql, (since,)).fetchall()]
+
+        if not await self._read("silent_workers", look):
+            return []
+        return await self._write("retire_silent", work)
+
+    async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
+        """See ``Store.retire_worker``."""
+
+        def work(db: sqlite3.Connection) -> bool:
+            if reads.held(db, worker_id):
+                return False
+            sql = "DELETE FROM worker WHERE id = ? AND incarnation = ?"
+            return db.execute(sql, (worker_id, incarnation)).rowcount == 1
+
+        return await self._write("retire_worker", work)
 
     async def forget_worker(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""

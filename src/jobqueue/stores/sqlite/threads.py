@@ -40,6 +40,14 @@ class _Operation:
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
 
+class _NotBegun(Exception):
+    """The write lock could not be had."""
+
+    def __init__(self, why: JobQueueError) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
 _LOOK = _Operation("look", lambda _: None)
 """Only wakes the writer's thread."""
 
@@ -123,6 +131,10 @@ class Writer:
             return
         try:
             results = self._transaction(group)
+        except _NotBegun as error:
+            for one in group:  # the lock was waited for once; that is enough for all of them
+                one.future.set_exception(error.why)
+            return
         except BaseException as error:
             if len(group) == 1:
                 group[0].future.set_exception(error)
@@ -130,6 +142,8 @@ class Writer:
             for one in group:  # one caller's trouble is not another's: each on its own
                 try:
                     one.future.set_result(self._transaction([one])[0])
+                except _NotBegun as own:
+                    one.future.set_exception(own.why)
                 except BaseException as own:
                     one.future.set_exception(own)
             return
@@ -141,6 +155,9 @@ class Writer:
         committing = False
         try:
             connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise _NotBegun(translate(error, committing=False)) from error
+        try:
             results = []
             for one in group:
                 began = time.perf_counter()

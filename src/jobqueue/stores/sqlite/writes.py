@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from jobqueue.core.decide import Decision, Live, decide
 from jobqueue.core.errors import NotFound, QueueFull
@@ -21,8 +22,8 @@ from jobqueue.core.job import (
     SubmitResult,
     Transition,
 )
-from jobqueue.core.lifecycle import TERMINAL, Reason, State
-from jobqueue.core.retry import PROFILES
+from jobqueue.core.lifecycle import TERMINAL, Move, Reason, State
+from jobqueue.core.retry import policy_of
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.core.weights import share
 from jobqueue.stores.sqlite.reads import read_weights
@@ -272,15 +273,23 @@ class _Row:
         self.revived = False
 
 
+class Home(NamedTuple):
+    """What a transition has to know of its job's queue."""
+
+    name: str
+    retry_profile: str
+    deleted: int
+
+
 def apply(
     connection: sqlite3.Connection,
     transitions: Sequence[Transition],
     now: float,
     rules: Rules,
-    queues: Mapping[int, tuple[str, str]],
+    queues: Mapping[int, Home],
     tally: Tally,
 ) -> list[Outcome]:
-    """Every other transition, each checked and fenced. ``queues``: id -> name, retry profile."""
+    """Every other transition, each checked and fenced."""
     rows = _lock(connection, transitions)
     outcomes: list[Outcome] = []
     events: list[Row] = []
@@ -292,12 +301,16 @@ def apply(
             continue
         live = row.live
         before = live.state
-        name, profile = queues[row.queue]
-        decision = decide(live, asked, now=now, rules=rules, policy=PROFILES[profile])
-        if isinstance(decision, Refusal):
-            outcomes.append(Outcome(decision, before, live.reason, row.job_id, name))
+        home = queues[row.queue]
+        if asked.move is Move.RETRY_BY_HAND and home.deleted:
+            outcomes.append(Outcome(Refusal.NO_QUEUE, before, live.reason, row.job_id, home.name))
             continue
-        outcomes.append(decision.outcome(live, row.job_id, name))
+        policy = policy_of(home.retry_profile)
+        decision = decide(live, asked, now=now, rules=rules, policy=policy)
+        if isinstance(decision, Refusal):
+            outcomes.append(Outcome(decision, before, live.reason, row.job_id, home.name))
+            continue
+        outcomes.append(decision.outcome(live, row.job_id, home.name))
         changed[live.seq] = row
         if before is State.DEAD_LETTERED:
             row.revived = True

@@ -126,10 +126,16 @@ class RemoteLink:
             if not entry.sent and entry in self._queue:
                 self._queue.remove(entry)
 
-    def pulse(self, leases: Sequence[int]) -> Pulse:
+    def pulse(
+        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+    ) -> Pulse:
         """Heartbeat on a channel of its own, from any thread."""
         request = pb.HeartbeatRequest(
-            worker_id=self.info.id, incarnation=self.info.incarnation, leases=leases
+            worker_id=self.info.id,
+            incarnation=self.info.incarnation,
+            leases=leases,
+            begun=begun,
+            incomplete=not complete,
         )
         pulse = pulse_from_pb(self._wiring.heartbeat(request).pulse)
         if not pulse.known and not self._connected:

@@ -347,18 +347,28 @@ class Beat(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LEASES_FIELD_NUMBER: _builtins.int
+    BEGUN_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_FIELD_NUMBER: _builtins.int
+    incomplete: _builtins.bool
+    """The list may lack leases that were delivered a moment ago: nothing is lost by not being in it."""
     @_builtins.property
     def leases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The leases held, all of them."""
+
+    @_builtins.property
+    def begun(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those of them whose execution has begun, whether it was reported or not."""
 
     def __init__(
         self,
         *,
         leases: _abc.Iterable[_builtins.int] | None = ...,
+        begun: _abc.Iterable[_builtins.int] | None = ...,
+        incomplete: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "incomplete", b"incomplete", "leases", b"leases"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -675,13 +685,21 @@ class HeartbeatRequest(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
+    BEGUN_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """As registered."""
     incarnation: _builtins.int
     """As registered."""
+    incomplete: _builtins.bool
+    """The list may lack leases that were delivered a moment ago: nothing is lost by not being in it."""
     @_builtins.property
     def leases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The leases held, all of them."""
+
+    @_builtins.property
+    def begun(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those of them whose execution has begun, whether it was reported or not."""
 
     def __init__(
         self,
@@ -689,10 +707,12 @@ class HeartbeatRequest(_message.Message):
         worker_id: _builtins.str = ...,
         incarnation: _builtins.int = ...,
         leases: _abc.Iterable[_builtins.int] | None = ...,
+        begun: _abc.Iterable[_builtins.int] | None = ...,
+        incomplete: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "leases", b"leases", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "incarnation", b"incarnation", "incomplete", b"incomplete", "leases", b"leases", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
