@@ -8,7 +8,7 @@ import math
 import pytest
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import JobSpec, Transition
+from jobqueue.core.job import JobSpec, QueueSpec, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.retry import PROFILES
 from tests.engine.rig import PATIENCE, Rig, Unreliable, until
@@ -173,10 +173,21 @@ async def test_a_defect_in_one_move_spares_the_others(rig: Rig):
 
 
 async def test_a_clock_that_is_set_back_does_not_stop_the_sweeper(rig: Rig):
-    job_id = await rig.submit(delay=0.5)
-    rig.clock.advance(-3_600.0)
-    await asyncio.sleep(0.1)
-    rig.clock.advance(3_601.0)
+    job_id = await rig.submit(delay=10.0)
+    real = rig.memory.due
+    jumped = asyncio.Event()
+
+    async def due(limit: int):
+        answer = await real(limit)
+        if not jumped.is_set():
+            jumped.set()
+            rig.clock.advance(-3_600.0)  # while a sweep is under way
+        return answer
+
+    rig.memory.due = due  # type: ignore[method-assign]
+    await jumped.wait()
+    await asyncio.sleep(0.05)
+    rig.clock.advance(3_611.0)
     worker = await rig.worker(slots=1)
     assert (await worker.gets_one()).id == job_id
 
@@ -214,3 +225,16 @@ async def test_the_goodbye_of_an_old_incarnation_does_not_remove_the_new_one(rig
     await rig.submit()
     await until(lambda: len(new.got) == 1)
     assert [w.info.incarnation for w in await rig.engine.list_workers()] == [2]
+
+
+async def test_a_batch_too_small_for_every_scope_leaves_none_behind(open_rig):
+    rig: Rig = await open_rig(interval=60.0, batch_size=1)
+    for name in ("a", "b"):
+        await rig.engine.create_queue(QueueSpec(name=name))
+    await rig.engine.pause_queue("b")
+    await rig.worker("first", queues=("a",), slots=1)
+    second = await rig.worker("second", queues=("b",), slots=1)
+    job_id = await rig.submit(queue="b")
+    await asyncio.sleep(0.05)
+    await rig.engine.resume_queue("b")  # one wake-up, and the first scope takes the whole batch
+    assert (await second.gets_one()).id == job_id

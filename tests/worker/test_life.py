@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -320,7 +321,13 @@ async def test_a_heartbeat_says_what_has_begun_and_whether_the_loop_stands_still
 async def test_a_registration_that_fails_once_does_not_make_a_zombie(server: FakeServer) -> None:
     async with Worker(server, heartbeat_interval=0.01) as worker:
         server.errors = [Internal("a passing defect")]
-        server.answer = lambda leases: Pulse(known=server.connects > 1)
+
+        def answer(leases: Sequence[int]) -> Pulse:
+            if server.closed >= server.connects:  # as a closed link does
+                raise Unavailable("about to register again")
+            return Pulse(known=server.connects > 1)
+
+        server.answer = answer
         await server.until(lambda: server.connects > 1)
         server.answer = lambda leases: Pulse(known=True)
         assert (await server.end(server.deliver("echo", b"{}"))).move is Move.SUCCEED

@@ -94,8 +94,6 @@ class Scheduler:
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> None:
         """Deliver what the claim brought."""
-        if plan.left_out:
-            self._wake.set()
         if plan.asked:
             for scope, filled in plan.filled(assigned):
                 if filled or plan.news != self._news:
