@@ -122,7 +122,7 @@ def test_an_unknown_key_is_named_with_its_place_the_nearest_and_the_allowed(yaml
 def test_all_problems_are_told_at_once(yaml_file):
     file = yaml_file("nonsense: 1\ndb:\n  url: memory://\n  user: x\n")
     first, second = problems(config_file=file)
-    assert "unknown key nonsense; allowed here: db, grpc" in first
+    assert "unknown key nonsense; allowed here: cron, db, grpc" in first
     assert f"{file}:4: unknown key db.user" in second
 
 
