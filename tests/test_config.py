@@ -164,7 +164,7 @@ def test_heartbeats_must_fit_their_timeout():
     ("text", "expected"),
     [
         ("http: [1\n", "not valid YAML"),
-        ("- a\n- b\n", "the file must hold keys; allowed: db, grpc"),
+        ("- a\n- b\n", "the file must hold keys; allowed: cron, db, grpc"),
         ("http: 3\n", "http must hold keys; allowed: enabled, host, port, view"),
         ("log:\n  level: info\n  level: debug\n", ":3: log.level is given twice"),
         ("http: !!python/object:os.system {}\n", "unknown key"),
