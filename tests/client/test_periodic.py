@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from jobqueue import Context, InvalidArgument, JobQueue, JobQueueError, State
 from jobqueue.client.working import WorkerBlock
+from jobqueue.config import CronSection, QueueSection, Settings
+from jobqueue.core.api import Backend
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.job import Job, JobQuery
 from jobqueue.core.store import Rules
+from jobqueue.topology import options
 
 EVERY_MINUTE = "* * * * *"
 
@@ -191,3 +195,18 @@ def test_how_late_a_tick_may_be_is_bounded_by_the_life_of_its_key() -> None:
     for wrong in (-1, 86_401, float("nan")):
         with pytest.raises(InvalidArgument, match=r"catch_up: .* is not 0 to 86400 s"):
             JobQueue("memory://", catch_up=wrong)
+
+
+def test_a_setting_comes_before_the_app_and_the_key_before_both() -> None:
+    def chosen(**said: float) -> float:
+        settings = Settings(
+            cron=CronSection(catch_up=said.get("catch_up")),
+            queue=QueueSection(key_ttl=said.get("key_ttl", 86_400)),
+        )
+        registry = JobQueue("memory://", catch_up=120).registry
+        return options.periodic(settings, registry, cast("Backend", None)).catch_up
+
+    assert chosen() == 120
+    assert chosen(catch_up=0) == 0
+    assert chosen(catch_up=7200) == 7200
+    assert chosen(catch_up=7200, key_ttl=60) == chosen(key_ttl=60) == 60

@@ -249,6 +249,21 @@ async def test_one_schedule_that_hangs_delays_no_other_and_no_stop() -> None:
         await ticker.stop()
 
 
+async def test_a_clock_beyond_the_calendar_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    clock, desk = ManualClock(START), Desk()
+    ticker = quick(desk, clock, schedule())
+    ticker.start()
+    try:
+        await soon(desk.taken)
+        clock.advance(1e15)
+        while "cannot tell what is due" not in caplog.text:
+            await asyncio.sleep(0.001)
+        clock.advance(60 - 1e15)
+        assert await soon(desk.taken) == "cron:report:2026-11-15T10:08:00Z"
+    finally:
+        await ticker.stop()
+
+
 async def test_a_stop_wakes_a_ticker_that_waits() -> None:
     ticker = Periodic(Desk(), [schedule("@yearly")], clock=ManualClock(START))
     ticker.start()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
 from jobqueue.core.errors import InvalidArgument
@@ -250,13 +250,16 @@ def _words(text: str) -> list[str]:
 
 def _find_zone(name: str) -> tzinfo:
     if name == "UTC":
-        return timezone.utc  # noqa: UP017 -- needs no database of time zones
+        return UTC  # needs no database of time zones
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
         pass
-    close = difflib.get_close_matches(str(name), sorted(available_timezones()), n=1)
+    known = sorted(available_timezones())
+    close = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
+    if not known:
+        hint = "; this machine has no database of time zones: install the package tzdata"
     raise InvalidArgument(
         "timezone", f"{name!r:.80} is not a time zone; allowed: names like Europe/Zurich{hint}"
     )

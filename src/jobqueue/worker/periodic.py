@@ -133,7 +133,7 @@ class Periodic:
     ) -> None:
         self._backend = backend
         self._schedules = tuple(schedules)
-        self._catch_up = catch_up
+        self.catch_up = catch_up
         self._clock = clock or SystemClock()
         self._longest_wait = longest_wait
         self._stopping = asyncio.Event()
@@ -143,7 +143,7 @@ class Periodic:
         """Begin to tick, one task for each schedule: one that hangs delays no other."""
         now = self._clock.now()
         for schedule in self._schedules:
-            track = Track(schedule, now, self._catch_up)
+            track = Track(schedule, now, self.catch_up)
             self._tasks.append(
                 asyncio.create_task(self._follow(schedule, track), name=f"cron-{schedule.name}")
             )
@@ -160,16 +160,23 @@ class Periodic:
 
     async def _follow(self, schedule: Schedule, track: Track) -> None:
         while not self._stopping.is_set():
-            now = self._clock.now()
-            due = track.look(now)
-            if due is None:
-                wait = track.next - now
-            elif await self._submit(schedule, due):
-                track.settled()
-                continue
-            else:
-                wait = track.failed()
+            try:
+                wait = await self._step(schedule, track)
+            except Exception:  # a clock beyond the calendar, for one; it may be set right again
+                log.exception("cron %r: cannot tell what is due", schedule.name)
+                wait = self._longest_wait
             await self._sleep(min(max(wait, _SHORTEST_WAIT), self._longest_wait))
+
+    async def _step(self, schedule: Schedule, track: Track) -> float:
+        """Submit what is due; returns for how long there is nothing to do."""
+        now = self._clock.now()
+        due = track.look(now)
+        if due is None:
+            return track.next - now
+        if await self._submit(schedule, due):
+            track.settled()
+            return 0.0
+        return track.failed()
 
     async def _submit(self, schedule: Schedule, moment: float) -> bool:
         """Submit a tick; False if it is worth trying again."""
