@@ -83,6 +83,7 @@ def test_a_python_block_runs(number: int, desk: Path) -> None:
     expected = [
         "'subject': 'hello'",
         "fetched at attempt 2\nNOT_RETRYABLE Abort: only https\n['PENDING', 'ASSIGNED', 'RUNNING'",
+        "older than 30 days: gone",
         "PENDING\n['default', 'mail']",
         "",
     ]

@@ -168,6 +168,18 @@ class SchedulerSection(Section):
     )
 
 
+class CronSection(Section):
+    catch_up: Seconds | None = _setting(
+        None,
+        "How late the tick of a periodic task may still be submitted, after a stop or an outage;"
+        " 0 = such ticks are skipped; nothing = what the app says, 3600 unless it says otherwise."
+        " Never more than `queue.key_ttl`.",
+        "s",
+        ge=0,
+        le=_DAY,
+    )
+
+
 class ServerSection(Section):
     shutdown_timeout: Seconds = _setting(
         30.0, "Time a stopping jq-server gives to requests and jobs.", "s", ge=0, le=_DAY
@@ -197,6 +209,7 @@ class Settings(Section):
     worker: WorkerSection = Field(default_factory=WorkerSection)
     queue: QueueSection = Field(default_factory=QueueSection)
     scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
+    cron: CronSection = Field(default_factory=CronSection)
     server: ServerSection = Field(default_factory=ServerSection)
     log: LogSection = Field(default_factory=LogSection)
 

@@ -31,6 +31,7 @@ EXPECTED = {
         "refused: KEY_CONFLICT",
         "order 42: 999 cents",
     ],
+    "periodic": ["clean_up ran\nthe minute report ran"],
 }
 
 

@@ -29,6 +29,15 @@ async def plain(a: int, *, b: str = "") -> str:
     return b * a
 
 
+@app.task(cron="@hourly", timezone="Europe/Zurich")
+async def hourly(ctx: Context, times: int = 1) -> int:
+    return times
+
+
+app.periodic("@daily", plain, 1, name="nightly", priority=9)
+app.periodic("@daily", plain, 1, key="mine")  # type: ignore[call-arg]
+
+
 @app.task
 def sync_last(a: int, ctx: Context) -> int:
     return a + ctx.attempt

@@ -14,11 +14,13 @@ from jobqueue.client.home import Home
 from jobqueue.client.inline import InlineBackend, InlineBlock
 from jobqueue.client.operator import Operator
 from jobqueue.client.options import NO_OPTIONS, Seconds, seconds, submit_options
+from jobqueue.client.schedules import check_catch_up, schedule
 from jobqueue.client.sender import Sender
 from jobqueue.client.sync import Bridge, SyncQueue
 from jobqueue.client.tasks import Submitting, Task, TaskDecorator
 from jobqueue.client.working import WorkerBlock, run_worker, work
 from jobqueue.core.api import Backend
+from jobqueue.core.cron import Cron
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import DEFAULT_QUEUE, Job, Queue, QueueSpec
@@ -45,8 +47,9 @@ class JobQueue:
 
     ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` hold for tasks that do not
     say otherwise. ``queues`` declares queues beside those that tasks name; in a store opened
-    directly they are created. ``settings`` and ``rules`` are the engine's, where it runs in this
-    process.
+    directly they are created. ``catch_up`` bounds how late a periodic task may be submitted when
+    its processes were away, an hour unless given; 0: such ticks are skipped. ``settings`` and
+    ``rules`` are the engine's, where it runs in this process.
     """
 
     def __init__(
@@ -59,12 +62,14 @@ class JobQueue:
         priority: int = 0,
         ttl: Seconds | None = None,
         queues: Iterable[QueueSpec | str] = (),
+        catch_up: Seconds | None = None,
         settings: EngineSettings | None = None,
         rules: Rules | None = None,
     ) -> None:
         scheme = parse_url(url).scheme
         self.url = url
         self.registry = Registry()
+        self.registry.catch_up = check_catch_up(catch_up, rules or Rules())
         self._settings = settings
         self._rules = rules
         self._tasks: dict[str, Task[Any, Any]] = {}
@@ -92,7 +97,9 @@ class JobQueue:
 
     # -- tasks and jobs --------------------------------------------------------------------
 
-    def add_task(self, definition: TaskDefinition, *, default: bool = False) -> Task[Any, Any]:
+    def add_task(
+        self, definition: TaskDefinition, *, default: bool = False, cron: Cron | None = None
+    ) -> Task[Any, Any]:
         """Register a task made elsewhere; ``@app.task`` does it for functions."""
         try:
             check_spec(
@@ -101,10 +108,37 @@ class JobQueue:
             )
         except InvalidArgument as error:
             raise InvalidArgument(f"task {definition.name!r}", error.message) from None
-        self.registry.add(definition, default=default)
         task: Task[Any, Any] = Task(definition, self._sender)
+        made = None if cron is None else schedule(cron, task, (), None)
+        if made is not None:
+            self.registry.check_schedule(made.name)
+        self.registry.add(definition, default=default)
         self._tasks[definition.name] = task
+        if made is not None:
+            self.registry.add_schedule(made)
         return task
+
+    def periodic(
+        self,
+        cron: str,
+        task: Task[Any, Any],
+        *args: Any,
+        timezone: str = "UTC",
+        name: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+    ) -> None:
+        """Submit ``task(*args)`` at the times of ``cron``, once a tick, while any worker runs.
+
+        Five fields, or ``@hourly`` and the like. ``name``: the task's, unless given; it must stay
+        the same in every process. Of ``task.options(...)`` everything but key and run_at holds.
+        """
+        if not any(
+            own.definition is getattr(task, "definition", None) for own in self._tasks.values()
+        ):
+            raise InvalidArgument("task", f"expected a task of this app, got {task!r:.80}")
+        chosen = task.options(queue=queue, priority=priority)
+        self.registry.add_schedule(schedule(Cron.parse(cron, timezone), chosen, args, name))
 
     async def submit(
         self,
@@ -165,7 +199,13 @@ class JobQueue:
         self, queues: Iterable[str] | None = None, concurrency: int | None = None
     ) -> WorkerBlock:
         """Execute jobs in the background: ``async with app.worker(): ...``, then drain."""
-        return WorkerBlock(self.home, self.registry, self.worker_queues(queues), concurrency)
+        return WorkerBlock(
+            self.home,
+            self.registry,
+            self.worker_queues(queues),
+            concurrency,
+            ticks=not self.inlined,
+        )
 
     async def work(
         self,
@@ -230,6 +270,7 @@ class JobQueue:
 
     def _declared(self) -> dict[str, QueueSpec]:
         names = {task.definition.options.queue for task in self._tasks.values()}
+        names |= {made.spec.queue for made in self.registry.schedules.values()}
         return {name: QueueSpec(name=name) for name in names} | self._queues
 
     def _decode(self, job: Job) -> Any:

@@ -22,8 +22,9 @@ from typing import (
 
 from jobqueue.client.handle import JobHandle
 from jobqueue.client.options import NO_OPTIONS, Seconds, SubmitOptions, seconds, submit_options
+from jobqueue.core.cron import Cron
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import Job
+from jobqueue.core.job import Job, JobSpec
 from jobqueue.worker.context import Context
 from jobqueue.worker.registry import TaskDefinition, TaskOptions, define
 from jobqueue.worker.task import ExecutorName
@@ -95,7 +96,7 @@ class Task(Generic[F_co, S_co]):
                     f"calls[{index}]", f"expected a tuple of arguments, got {args!r:.80}"
                 )
             try:
-                specs.append(self._spec(args, {}))
+                specs.append(self.spec(*args))
             except InvalidArgument as error:
                 raise InvalidArgument(f"calls[{index}]", error.message) from error
         return await self._sender.send_many(specs, self._decode)
@@ -132,9 +133,10 @@ class Task(Generic[F_co, S_co]):
         return self._decode(job)
 
     async def _submit(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return await self._sender.send(self._spec(args, kwargs), self._decode)
+        return await self._sender.send(self.spec(*args, **kwargs), self._decode)
 
-    def _spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def spec(self, *args: Any, **kwargs: Any) -> JobSpec:
+        """What ``submit`` would send."""
         definition = self.definition
         payload = definition.encode(args, kwargs)
         return self._overrides.spec(payload, definition.name, definition.options)
@@ -146,8 +148,10 @@ class Task(Generic[F_co, S_co]):
 class Defines(Protocol):
     """Where a decorator puts the tasks it makes."""
 
-    def add_task(self, definition: TaskDefinition, *, default: bool) -> Task[Any, Any]:
-        """Register a task."""
+    def add_task(
+        self, definition: TaskDefinition, *, default: bool, cron: Cron | None
+    ) -> Task[Any, Any]:
+        """Register a task, and its schedule if it has one."""
         ...
 
 
@@ -161,6 +165,9 @@ class TaskDecorator:
     Called with options it gives a decorator with these options, which can be kept and used many
     times. A parameter annotated ``Context`` is filled in by the worker and is not an argument of
     ``submit``; put it first or last.
+
+    ``cron="*/5 * * * *"`` submits the task at these times, in UTC or the ``timezone`` given, while
+    any worker of the app runs; the task must do without arguments.
     """
 
     def __init__(
@@ -169,11 +176,13 @@ class TaskDecorator:
         options: TaskOptions,
         name: str | None = None,
         default: bool = False,
+        cron: Cron | None = None,
     ) -> None:
         self._app = app
         self._options = options
         self._name = name
         self._default = default
+        self._cron = cron
 
     # For type checkers, in order: parameters that accept anything cannot be told from a Context,
     # so the task is left untyped; Context first; Context last (arguments by position only); none.
@@ -221,6 +230,8 @@ class TaskDecorator:
         priority: int | None = None,
         ttl: Seconds | None = None,
         executor: ExecutorName | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
         default: bool = False,
     ) -> TaskDecorator: ...
 
@@ -231,11 +242,20 @@ class TaskDecorator:
         *,
         name: str | None = None,
         default: bool = False,
+        cron: str | None = None,
+        timezone: str | None = None,
         **said: Any,
     ) -> Any:
         if fn is None:
-            options = _with(self._options, said)
-            return TaskDecorator(self._app, options, name or self._name, default or self._default)
+            if cron is None and timezone is not None:
+                raise InvalidArgument("timezone", "is for a task with cron=")
+            return TaskDecorator(
+                self._app,
+                _with(self._options, said),
+                name or self._name,
+                default or self._default,
+                self._cron if cron is None else Cron.parse(cron, timezone or "UTC"),
+            )
         if isinstance(fn, Task):
             raise InvalidArgument(f"task {fn.name!r}", "is a task already")
         if not callable(fn):
@@ -243,14 +263,17 @@ class TaskDecorator:
                 "task", f"expected a function, got {fn!r:.80}; options are given by name"
             )
         definition = define(fn, name=self._name, options=self._options)
-        return self._app.add_task(definition, default=self._default)
+        return self._app.add_task(definition, default=self._default, cron=self._cron)
+
+
+_OTHERS = {"name", "default", "cron", "timezone"}
 
 
 def _with(options: TaskOptions, said: Mapping[str, Any]) -> TaskOptions:
     known = set(TaskOptions.__slots__)
     if unknown := sorted(said.keys() - known):
         raise InvalidArgument(
-            unknown[0], f"is not an option of a task; allowed: {', '.join(sorted(known))}"
+            unknown[0], f"is not an option of a task; allowed: {', '.join(sorted(known | _OTHERS))}"
         )
     changes = {name: value for name, value in said.items() if value is not None}
     for name in ("timeout", "ttl"):

@@ -16,7 +16,9 @@ from uuid import uuid4
 from jobqueue._version import __version__
 from jobqueue.client.home import Home
 from jobqueue.core.api import Backend
+from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Conflict
+from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.settings import WorkerSettings
 
@@ -35,6 +37,9 @@ class WorkerBlock:
         registry: Registry,
         queues: tuple[str, ...],
         concurrency: int | None,
+        *,
+        ticks: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         self._home = home
         self._registry = registry
@@ -44,7 +49,10 @@ class WorkerBlock:
             concurrency=DEFAULT_CONCURRENCY if concurrency is None else concurrency,
             version=__version__,
         )
+        self._ticks = ticks
+        self._clock = clock
         self._runtime: WorkerRuntime | None = None
+        self._periodic: Periodic | None = None
 
     async def __aenter__(self) -> WorkerRuntime:
         from jobqueue.worker.runtime import WorkerRuntime
@@ -54,6 +62,15 @@ class WorkerBlock:
             raise Conflict("the app is open on another event loop; run its worker there")
         self._runtime = WorkerRuntime(backend, self._registry, self._settings)
         await self._runtime.start()
+        if self._ticks:
+            registry = self._registry
+            self._periodic = Periodic(
+                backend,
+                registry.schedules.values(),
+                catch_up=registry.catch_up,
+                clock=self._clock,
+            )
+            self._periodic.start()
         return self._runtime
 
     async def __aexit__(
@@ -62,6 +79,8 @@ class WorkerBlock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._periodic is not None:
+            await self._periodic.stop()
         if self._runtime is not None:
             await self._runtime.stop()
 

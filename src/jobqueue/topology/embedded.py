@@ -43,6 +43,7 @@ class Embedded:
             field="db.url",
         )
         self._engine = Engine(self._store, options.engine(settings), observer=self.metrics)
+        self._periodic = options.periodic(settings, self._registry, self._engine)
         self._pool: WorkerRuntime | None = None
         self._http: HttpFace | None = None
         self._grpc: GrpcFace | None = None
@@ -92,6 +93,7 @@ class Embedded:
             )
             port = await self._grpc.start(settings.grpc.host, settings.grpc.port)
             self.grpc_target = _joined(settings.grpc.host, port)
+        self._periodic.start()
         self._say_ready()
 
     async def _create_queues(self) -> None:
@@ -130,6 +132,7 @@ class Embedded:
         http, grpc, pool = self._http, self._grpc, self._pool
         self._http = self._grpc = self._pool = None
         grace = timeout * _FACES_SHARE
+        await self._periodic.stop()
         if grpc is not None:
             await grpc.stop(grace)
         if http is not None:

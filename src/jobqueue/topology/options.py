@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from jobqueue._version import __version__
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.config import Settings
+from jobqueue.core.api import Backend
 from jobqueue.core.job import DEFAULT_QUEUE, Queue
 from jobqueue.core.store import Rules
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.metrics import Figures, Metrics
+from jobqueue.worker.periodic import Periodic
+from jobqueue.worker.registry import Registry
 from jobqueue.worker.settings import WorkerSettings
 
 
@@ -48,6 +51,17 @@ def engine(settings: Settings) -> EngineSettings:
         heartbeat_timeout=settings.worker.heartbeat_timeout,
         retention=settings.queue.retention,
         version=__version__,
+    )
+
+
+def periodic(settings: Settings, registry: Registry, backend: Backend) -> Periodic:
+    """The ticker of an app's schedules."""
+    said = settings.cron.catch_up
+    late = registry.catch_up if said is None else said
+    return Periodic(
+        backend,
+        registry.schedules.values(),
+        catch_up=min(late, settings.queue.key_ttl),  # after that the key protects no longer
     )
 
 

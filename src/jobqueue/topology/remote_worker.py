@@ -51,9 +51,12 @@ class RemoteWorker:
         )
         observer = Deaf() if self._owns_store else self.metrics
         self._dispatch = Metered(self._backend, observer)
+        registry = registry or Registry()
+        self._scheduled = {schedule.spec.queue for schedule in registry.schedules.values()}
+        self._periodic = options.periodic(settings, registry, self._backend)
         self.runtime = WorkerRuntime(
             self._dispatch,
-            registry or Registry(),
+            registry,
             options.worker(
                 settings,
                 id=options.worker_id(settings),
@@ -76,6 +79,7 @@ class RemoteWorker:
             if self._owns_store:
                 await self._create_queues()
             await self.runtime.start()
+            self._periodic.start()
         except BaseException:
             await self.stop()
             raise
@@ -95,7 +99,7 @@ class RemoteWorker:
         )
 
     async def _create_queues(self) -> None:
-        for name in self._queues:
+        for name in sorted({*self._queues, *self._scheduled}):
             if name != ALL_QUEUES:
                 try:
                     await self._backend.create_queue(QueueSpec(name=name))
@@ -109,6 +113,7 @@ class RemoteWorker:
 
     async def stop(self) -> None:
         """Drain and deregister within the shutdown timeout, then disconnect."""
+        await self._periodic.stop()
         await self.runtime.stop()
         await self._listener.stop()
         try:

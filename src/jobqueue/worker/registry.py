@@ -1,10 +1,11 @@
-"""The tasks a worker can execute, by name."""
+"""The tasks a worker can execute, by name, and the schedules of those that run by themselves."""
 
 from __future__ import annotations
 
 from jobqueue.core.errors import AlreadyExists
 from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.worker import builtin
+from jobqueue.worker.periodic import CATCH_UP, Schedule
 from jobqueue.worker.task import DEFAULT_OPTIONS, TaskDefinition, TaskOptions, define
 
 __all__ = ["DEFAULT_OPTIONS", "Registry", "TaskDefinition", "TaskOptions", "define"]
@@ -17,6 +18,8 @@ class Registry:
         self._builtin = {task.name: task for task in builtin.definitions()}
         self._tasks: dict[str, TaskDefinition] = {}
         self._default: TaskDefinition | None = None
+        self.schedules: dict[str, Schedule] = {}
+        self.catch_up = CATCH_UP  # seconds; what the app says, a setting may say otherwise
 
     def add(self, definition: TaskDefinition, *, default: bool = False) -> TaskDefinition:
         """Register a task; ``default`` makes it the handler of jobs that name none."""
@@ -30,6 +33,16 @@ class Registry:
         if default:
             self._default = definition
         return definition
+
+    def add_schedule(self, schedule: Schedule) -> None:
+        """Have a task's job submitted at the schedule's times, by every worker's process."""
+        self.check_schedule(schedule.name)
+        self.schedules[schedule.name] = schedule
+
+    def check_schedule(self, name: str) -> None:
+        """Refuse a name that is taken: it is part of the key that makes one job of a tick."""
+        if name in self.schedules:
+            raise AlreadyExists(f"schedule {name!r} is defined twice; give one of them a name=")
 
     def get(self, type: str) -> TaskDefinition | None:
         """Find a task by name; no name finds the default."""
@@ -47,7 +60,7 @@ class Registry:
         return sorted({*self._tasks, *self._builtin})
 
     def queues(self) -> tuple[str, ...]:
-        """The queues that the user's tasks declare, by name; ``default`` if there are none."""
-        return tuple(sorted({task.options.queue for task in self._tasks.values()})) or (
-            DEFAULT_QUEUE,
-        )
+        """The queues of the user's tasks and schedules, by name; ``default`` without any."""
+        declared = {task.options.queue for task in self._tasks.values()}
+        scheduled = {schedule.spec.queue for schedule in self.schedules.values()}
+        return tuple(sorted(declared | scheduled)) or (DEFAULT_QUEUE,)

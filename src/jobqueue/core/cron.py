@@ -1,0 +1,269 @@
+"""When a periodic task is due: five fields and a time zone, read once, then asked.
+
+The fields mean what cron(8) has them mean. Every matching local time gives one moment: in the hour
+that is repeated when summer time ends it is the first of the two, and a time that is left out when
+summer time begins is the first minute after the gap. So a local time runs at most once, a daily
+task runs every day, and all times in a gap are one run.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo, available_timezones
+
+from jobqueue.core.errors import InvalidArgument
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # days of a month, in a leap year
+_SHORTHANDS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_SHOWN = 80
+_MINUTE = timedelta(minutes=1)
+_DAY = timedelta(days=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEARS = range(2, 9999)  # a margin at both ends, so that no time zone leads outside
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One of the five: its name in messages, its values, and their names."""
+
+    name: str
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> frozenset[int]:
+        """Read a list of values, ranges and steps."""
+        return frozenset(value for item in text.split(",") for value in self._item(item, text))
+
+    def _item(self, item: str, text: str) -> range:
+        span, slash, step_text = item.partition("/")
+        step = self._step(step_text, text) if slash else 1
+        first, dash, last = span.partition("-")
+        if span == "*":
+            low, high = self.low, self.high
+        else:
+            low = self._value(first, text)
+            high = low
+            if dash:
+                high = self._value(last, text)
+                if self.names is _WEEKDAYS and high == 0 < low:
+                    high = 7  # fri-sun: a week may end with its Sunday
+            elif slash:
+                high = self.high
+        if low > high:
+            raise self._bad(text, f"the range {span} runs backwards")
+        return range(low, high + 1, step)
+
+    def _value(self, word: str, text: str) -> int:
+        if word.isascii() and word.isdigit():
+            value = int(word[:9])
+            if not self.low <= value <= self.high:
+                raise self._bad(text, f"{word[:9]} is out of range")
+            return value
+        lower = word.lower()
+        if lower in self.names:
+            return self.names.index(lower) + (1 if self.names is _MONTHS else 0)
+        raise self._bad(text, f"{word[:_SHOWN]!r} is not a value" if word else "a value is missing")
+
+    def _step(self, word: str, text: str) -> int:
+        largest = self.high - self.low
+        step = int(word[:9]) if word.isascii() and word.isdigit() else 0
+        if not 1 <= step <= largest:
+            raise self._bad(text, f"the step {word[:_SHOWN]!r} is not 1 to {largest}")
+        return step
+
+    def _bad(self, text: str, why: str) -> InvalidArgument:
+        names = f" or {self.names[0]} to {self.names[-1]}" if self.names else ""
+        return InvalidArgument(
+            "cron",
+            f"{self.name} {text[:_SHOWN]!r}: {why}; allowed: *, {self.low} to {self.high}{names},"
+            " ranges a-b, steps */n, lists a,b",
+        )
+
+
+_FIELDS = (
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day of month", 1, 31),
+    _Field("month", 1, 12, _MONTHS),
+    _Field("day of week", 0, 7, _WEEKDAYS),  # 0 and 7 are Sunday
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A schedule. Make one with ``parse``; times are seconds since the epoch."""
+
+    text: str
+    timezone: str
+    _zone: tzinfo = field(repr=False)
+    _minutes: tuple[int, ...] = field(repr=False)
+    _hours: tuple[int, ...] = field(repr=False)
+    _days: frozenset[int] = field(repr=False)
+    _months: frozenset[int] = field(repr=False)
+    _weekdays: frozenset[int] = field(repr=False)
+    _either_day: bool = field(repr=False)  # a day that matches one of the two fields is enough
+
+    @classmethod
+    def parse(cls, text: str, timezone: str = "UTC") -> Cron:
+        """Read five fields or a shorthand; InvalidArgument names the field that is wrong."""
+        if not isinstance(text, str):
+            raise InvalidArgument("cron", f"expected five fields as text, got {text!r:.80}")
+        words = _words(text)
+        minutes, hours, days, months, weekdays = (
+            spec.parse(word) for spec, word in zip(_FIELDS, words, strict=True)
+        )
+        # cron(8): both day fields restricted means either; one that begins with * restricts along.
+        either = not words[2].startswith("*") and not words[4].startswith("*")
+        if not either and not any(min(days) <= _LONGEST[month - 1] for month in months):
+            raise InvalidArgument(
+                "cron",
+                f"day of month {words[2]!r}: no month of {words[3]!r} has such a day,"
+                " so it would never run",
+            )
+        return cls(
+            text=" ".join(text.split()),
+            timezone=timezone,
+            _zone=_find_zone(timezone),
+            _minutes=tuple(sorted(minutes)),
+            _hours=tuple(sorted(hours)),
+            _days=days,
+            _months=months,
+            _weekdays=frozenset(day % 7 for day in weekdays),
+            _either_day=either,
+        )
+
+    def next(self, after: float) -> float:
+        """The first moment later than ``after``."""
+        start = _whole_minute(after)
+        for local in self._forwards(self._local(start)):
+            moment = self._moment(local)
+            if moment > after:
+                return moment
+        raise InvalidArgument("cron", f"{self.text!r} does not run again before the year 9999")
+
+    def previous(self, until: float) -> float:
+        """The last moment that is not later than ``until``."""
+        start = _whole_minute(until)
+        # In a repeated hour, later local times have already been: look back from the older offset.
+        local = max(self._local(start), self._local(start - _DAY) + _DAY)
+        for candidate in self._backwards(local):
+            moment = self._moment(candidate)
+            if moment <= until:
+                return moment
+        raise InvalidArgument("cron", f"{self.text!r} has not run since the year 1")
+
+    # -- local times, without a zone -------------------------------------------------------
+
+    def _forwards(self, start: datetime) -> Iterator[datetime]:
+        day = start.date()
+        while day.year in _YEARS:
+            if day.month not in self._months:
+                day = (day.replace(day=1) + 32 * _DAY).replace(day=1)
+                continue
+            if self._matches(day):
+                for hour in self._hours:
+                    for minute in self._minutes:
+                        local = datetime(day.year, day.month, day.day, hour, minute)  # noqa: DTZ001
+                        if local >= start:
+                            yield local
+            day += _DAY
+
+    def _backwards(self, start: datetime) -> Iterator[datetime]:
+        day = start.date()
+        while day.year in _YEARS:
+            if day.month not in self._months:
+                day = day.replace(day=1) - _DAY
+                continue
+            if self._matches(day):
+                for hour in reversed(self._hours):
+                    for minute in reversed(self._minutes):
+                        local = datetime(day.year, day.month, day.day, hour, minute)  # noqa: DTZ001
+                        if local <= start:
+                            yield local
+            day -= _DAY
+
+    def _matches(self, day: date) -> bool:
+        by_date = day.day in self._days
+        by_weekday = day.isoweekday() % 7 in self._weekdays
+        return (by_date or by_weekday) if self._either_day else (by_date and by_weekday)
+
+    # -- the zone --------------------------------------------------------------------------
+
+    def _local(self, moment: datetime) -> datetime:
+        return moment.astimezone(self._zone).replace(tzinfo=None, fold=0)
+
+    def _moment(self, local: datetime) -> float:
+        """The first time that the clocks show this; in a gap, the first minute after it."""
+        moment = local.replace(tzinfo=self._zone).astimezone(UTC)
+        if self._local(moment) != local:
+            moment = self._after_gap(local)
+        return (moment - _EPOCH).total_seconds()
+
+    def _after_gap(self, local: datetime) -> datetime:
+        # With fold=0 the offset before the gap is used and leads behind it; with fold=1 in front.
+        late = local.replace(tzinfo=self._zone).astimezone(UTC)
+        early = local.replace(tzinfo=self._zone, fold=1).astimezone(UTC)
+        while late - early > _MINUTE:
+            middle = early + ((late - early) // _MINUTE + 1) // 2 * _MINUTE
+            if self._local(middle) < local:
+                early = middle
+            else:
+                late = middle
+        return late
+
+
+def utc_text(moment: float) -> str:
+    """A moment as people and keys write it, to the second."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _words(text: str) -> list[str]:
+    words = text.split()
+    if len(words) == 1 and words[0].startswith("@"):
+        if (full := _SHORTHANDS.get(words[0].lower())) is None:
+            raise InvalidArgument(
+                "cron", f"{text[:_SHOWN]!r} is unknown; allowed: {', '.join(sorted(_SHORTHANDS))}"
+            )
+        words = full.split()
+    if len(words) != len(_FIELDS):
+        raise InvalidArgument(
+            "cron",
+            f"{text[:_SHOWN]!r} has {len(words)} fields; five are needed:"
+            " minute hour day-of-month month day-of-week, like '*/5 * * * *', or @hourly",
+        )
+    return words
+
+
+def _find_zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC  # needs no database of time zones
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError, TypeError):
+        pass
+    known = sorted(available_timezones())
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    if not known:
+        hint = "; this machine has no database of time zones: install the package tzdata"
+    raise InvalidArgument(
+        "timezone", f"{name!r:.80} is not a time zone; allowed: names like Europe/Zurich{hint}"
+    )
+
+
+def _whole_minute(moment: float) -> datetime:
+    return datetime.fromtimestamp(moment // 60 * 60, UTC)
