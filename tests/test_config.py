@@ -72,6 +72,7 @@ def test_flag_beats_environment_beats_file_beats_default(yaml_file):
 @pytest.mark.req("jq:FR-044")
 def test_every_setting_has_an_environment_variable():
     examples = {"text": "x", "true or false": "false", "one or more names": "a, b"}
+    examples["names, or none"] = "a, b"
     for key in config.keys().values():
         allowed = key.allowed()
         if allowed.startswith("one of "):
@@ -122,7 +123,7 @@ def test_an_unknown_key_is_named_with_its_place_the_nearest_and_the_allowed(yaml
 def test_all_problems_are_told_at_once(yaml_file):
     file = yaml_file("nonsense: 1\ndb:\n  url: memory://\n  user: x\n")
     first, second = problems(config_file=file)
-    assert "unknown key nonsense; allowed here: db, grpc" in first
+    assert "unknown key nonsense; allowed here: auth, db, grpc" in first
     assert f"{file}:4: unknown key db.user" in second
 
 
@@ -164,7 +165,7 @@ def test_heartbeats_must_fit_their_timeout():
     ("text", "expected"),
     [
         ("http: [1\n", "not valid YAML"),
-        ("- a\n- b\n", "the file must hold keys; allowed: db, grpc"),
+        ("- a\n- b\n", "the file must hold keys; allowed: auth, db, grpc"),
         ("http: 3\n", "http must hold keys; allowed: enabled, host, port, view"),
         ("log:\n  level: info\n  level: debug\n", ":3: log.level is given twice"),
         ("http: !!python/object:os.system {}\n", "unknown key"),

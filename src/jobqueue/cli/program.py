@@ -31,6 +31,8 @@ EXIT_CODES: dict[Code, int] = {
     Code.QUEUE_FULL: 10,
     Code.OUTCOME_UNKNOWN: 11,
     Code.JOB_FAILED: 12,
+    Code.UNAUTHENTICATED: 13,
+    Code.RATE_LIMITED: 14,
 }
 EXIT_INTERRUPTED = 130
 

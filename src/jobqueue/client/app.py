@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
+from jobqueue.access.tls import Credentials, Tls
 from jobqueue.client.handle import JobHandle, Port, decode_json
 from jobqueue.client.home import Home
 from jobqueue.client.inline import InlineBackend, InlineBlock
@@ -46,7 +47,8 @@ class JobQueue:
     ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` hold for tasks that do not
     say otherwise. ``queues`` declares queues beside those that tasks name; in a store opened
     directly they are created. ``settings`` and ``rules`` are the engine's, where it runs in this
-    process.
+    process. ``api_key`` (or a token) and ``tls`` are for a server: ``True`` or ``grpcs://`` trusts
+    the system's authorities, ``Tls(ca=..., cert=..., key=...)`` names PEM files.
     """
 
     def __init__(
@@ -61,9 +63,12 @@ class JobQueue:
         queues: Iterable[QueueSpec | str] = (),
         settings: EngineSettings | None = None,
         rules: Rules | None = None,
+        api_key: str | None = None,
+        tls: Tls | bool = False,
     ) -> None:
         scheme = parse_url(url).scheme
         self.url = url
+        self.credentials = _credentials(scheme, api_key, tls)
         self.registry = Registry()
         self._settings = settings
         self._rules = rules
@@ -223,7 +228,12 @@ class JobQueue:
         return self._inline[-1] if self._inline else self.home
 
     def _create_backend(self) -> Backend:
-        return create_backend(self.url, settings=self._settings, rules=self._rules)
+        return create_backend(
+            self.url,
+            settings=self._settings,
+            rules=self._rules,
+            credentials=self.credentials,
+        )
 
     async def _prepare(self, backend: Backend) -> None:
         await self._sender.prepare(backend)
@@ -235,6 +245,18 @@ class JobQueue:
     def _decode(self, job: Job) -> Any:
         task = self._tasks.get(job.type)
         return decode_json(job) if task is None else task.decode(job)
+
+
+def _credentials(scheme: str, api_key: str | None, tls: Tls | bool) -> Credentials | None:
+    if isinstance(tls, bool):
+        tls_or_none = Tls() if tls else None
+    else:
+        tls_or_none = tls
+    made = Credentials(api_key, tls_or_none)
+    if made and scheme != "grpc":
+        field = "tls" if api_key is None else "api_key"
+        raise InvalidArgument(field, "is for a server only: grpc://HOST:PORT or grpcs://HOST:PORT")
+    return made or None
 
 
 def _as_queue(queue: QueueSpec | str) -> QueueSpec:

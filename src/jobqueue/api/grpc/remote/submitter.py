@@ -220,7 +220,7 @@ class Submitter:
 
     async def _open(self) -> None:
         try:
-            self._stream = self._wiring.client.SubmitStream()
+            self._stream = self._wiring.client.SubmitStream(metadata=self._wiring.metadata)
             async with asyncio.timeout(self._wiring.timeout):
                 await self._stream.wait_for_connection()
         except grpc.aio.AioRpcError as error:
