@@ -240,6 +240,9 @@ def test_a_secret_of_the_wrong_type_is_not_shown_in_the_error(yaml_file):
         ("x://u:p@ss/w@rd@host/db", "x://u:***@host/db"),
         ("x://u:1234@host", "x://u:***@host"),
         ("host=h password=secret user=u", "host=h password=*** user=u"),
+        ("authorization: Bearer abc.def-ghi", "authorization: Bearer ***"),
+        ("X-API-Key: 0123456789", "X-API-Key: ***"),
+        ("as Authorization: Bearer ...", "as Authorization: Bearer ..."),
         ("http://127.0.0.1:8080/x?mail=a@b.c", "http://127.0.0.1:8080/x?mail=a@b.c"),
         ("sqlite:///data/jobs.db", "sqlite:///data/jobs.db"),
     ],
@@ -258,6 +261,26 @@ def test_the_producer_profile_changes_defaults_only():
     assert loaded.sources["http.view"] == "profile producer"
     assert load(flags={"profile": "producer"}).settings.queue.capacity == 100
     assert "allowed: one of default, producer" in problems(flags={"profile": "x"})[0]
+
+
+HASHED = f"sha256={'ab' * 32}"
+
+
+def test_keys_in_the_file_are_hashes_and_raise_no_warning(yaml_file):
+    file = yaml_file(f"auth:\n  api_keys:\n    - ci:client:{HASHED}\n    - ops:operator:{HASHED}\n")
+    loaded = load(file)
+    assert loaded.warnings == []
+    expected = f"ci:client:{HASHED},ops:operator:{HASHED}"
+    assert loaded.settings.auth.api_keys.get_secret_value() == expected
+    assert HASHED not in repr(loaded.settings) + str(loaded.shown())
+
+
+def test_a_plain_key_in_the_file_is_refused_and_not_shown(yaml_file):
+    text = f"auth:\n  api_keys: ['ci:client:{HASHED}', 'ops:operator:{SECRET}']\n"
+    (problem,) = problems(config_file=yaml_file(text))
+    assert ":2: auth.api_keys: entry 2 must end with sha256=" in problem
+    assert "JQ_AUTH_API_KEYS" in problem
+    assert SECRET not in problem
 
 
 def test_the_reference_page_is_what_the_schema_says():

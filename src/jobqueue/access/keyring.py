@@ -52,6 +52,7 @@ def _parse(entry: str) -> ApiKey:
     name, roles, key = (part.strip() for part in parts)
     if not _NAME.fullmatch(name):
         raise ValueError(f"the name must be 1 to 100 of A-Z a-z 0-9 . _ @ / -; the form {_FORM}")
+    known = _known(roles)
     if key.startswith(HASH_PREFIX):
         found = key.removeprefix(HASH_PREFIX).lower()
         if not _HASH.fullmatch(found):
@@ -63,7 +64,7 @@ def _parse(entry: str) -> ApiKey:
                 f"the key must have {MIN_KEY_CHARACTERS} or more printable ASCII characters"
             )
         digest = _digest(key)
-    return ApiKey(name, _known(roles), digest)
+    return ApiKey(name, known, digest)
 
 
 def _known(roles: str) -> frozenset[Role]:

@@ -25,6 +25,8 @@ from jobqueue.core.errors import (
     InvalidArgument,
     JobQueueError,
     OutcomeUnknown,
+    PermissionDenied,
+    Unauthenticated,
     Unavailable,
 )
 from jobqueue.core.job import JobSpec, SubmitResult
@@ -239,8 +241,9 @@ class Submitter:
     def _failed(self, error: JobQueueError) -> None:
         """The stream could not be opened, or broke."""
         passing = isinstance(error, Unavailable | OutcomeUnknown)
-        # Unavailable as the server's own last word: what it did not answer did not happen.
-        self._broken(exact=isinstance(error, Unavailable))
+        # As the server's own last word these say that what it did not answer did not happen: it
+        # goes in good order, or it never let the stream in.
+        self._broken(exact=isinstance(error, Unavailable | Unauthenticated | PermissionDenied))
         if passing and self._wiring.met:
             self._expire()
             return
