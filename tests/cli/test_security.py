@@ -201,7 +201,7 @@ def test_jq_ctl_and_jq_worker_over_mtls(tmp_path, ctl, certs):
 
 def seen(ctl, grpc: str, flags: tuple[str, ...]) -> str:
     (found,) = ctl(grpc, *flags, "worker", "list", "-o", "json").json["workers"]
-    return found["last_heartbeat_at"]
+    return found["last_heartbeat"]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,9 @@ PAGE_BYTES = 16 * MIB
 # The largest answer a client takes: a page, or one job with payload and result.
 CLIENT_RECEIVE_BYTES = 64 * MIB
 
+# Sent at the beginning of a stream that was let in, before any message.
+STREAM_OPEN = ("jq-stream", "open")
+
 _Options = Sequence[tuple[str, int | str]]
 Metadata = tuple[tuple[str, str], ...]
 

@@ -233,6 +233,7 @@ class RemoteLink:
             self._cut()
 
     async def _greet(self, stream: _Stream) -> None:
+        await self._wiring.opened(stream)
         try:
             async with asyncio.timeout(self._wiring.timeout):
                 await stream.write(self._hello)

@@ -223,12 +223,9 @@ class Submitter:
     async def _open(self) -> None:
         try:
             self._stream = self._wiring.client.SubmitStream(metadata=self._wiring.metadata)
-            async with asyncio.timeout(self._wiring.timeout):
-                await self._stream.wait_for_connection()
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from None
-        except (TimeoutError, grpc.aio.UsageError):
+        except grpc.aio.UsageError:
             raise Unavailable("the server could not be reached in time") from None
+        await self._wiring.opened(self._stream)
 
     def _close(self) -> None:
         if self._watchdog is not None:

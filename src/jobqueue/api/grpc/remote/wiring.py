@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
 
-from jobqueue.api.grpc.channel import Dialer
+from jobqueue.api.grpc.channel import STREAM_OPEN, Dialer
 from jobqueue.api.grpc.errors import from_rpc_error, from_status
 from jobqueue.api.grpc.pb.jq.v1 import (
     client_pb2_grpc,
@@ -67,6 +67,23 @@ class Wiring:
             if self._closed and task is not None and not task.cancelling():
                 raise Unavailable("the connection was closed during the call") from None
             raise
+
+    async def opened(self, stream: grpc.aio.StreamStreamCall[Any, Any]) -> None:
+        """Wait until the server has let a stream in; raises what it says if it does not.
+
+        A message written to a stream that is being refused could hide why
+        (https://github.com/grpc/grpc/issues/36066).
+        """
+        try:
+            async with asyncio.timeout(self.timeout):
+                if STREAM_OPEN not in tuple(await stream.initial_metadata()):
+                    await stream.code()
+                    await stream.wait_for_connection()  # raises the status
+                    raise Unavailable("the server ended the stream at its beginning")
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from None
+        except (TimeoutError, grpc.aio.UsageError):
+            raise Unavailable("the server could not be reached in time") from None
 
     def heartbeat(self, request: worker_pb2.HeartbeatRequest) -> worker_pb2.HeartbeatResponse:
         """Blocking, from any thread, on a channel that needs no loop."""
