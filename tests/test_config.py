@@ -102,13 +102,16 @@ def test_a_misspelt_variable_is_warned_about_and_others_are_not():
             "JQ_TEST_POSTGRES": "1",
             "JQ_URL": "memory://",
             "JQ_COMMIT": "abc",
+            "JQ_API_KEY": SECRET,
+            "JQ_API_KEYS": SECRET,
             "JQ_FROBNICATE": "1",
             "PATH": "/bin",
         }
     )
     assert loaded.warnings == [
         "environment variable JQ_QUEUE_MAX_RETRYS is unknown and ignored; did you mean"
-        " JQ_QUEUE_MAX_RETRIES?"
+        " JQ_QUEUE_MAX_RETRIES?",
+        "environment variable JQ_API_KEYS is unknown and ignored; did you mean JQ_AUTH_API_KEYS?",
     ]
 
 

@@ -33,7 +33,8 @@ from jobqueue.config_security import (
 from jobqueue.redaction import MASK, holds_secret, redact
 
 ENV_PREFIX = "JQ_"
-_ENV_OF_OTHERS = ("JQ_TEST_", "JQ_URL", "JQ_COMMIT", "JQ_API_KEY")
+_ENV_OF_OTHERS = ("JQ_TEST_", "JQ_URL", "JQ_COMMIT")
+_CLIENTS_KEY = "JQ_API_KEY"  # what jq-ctl and jq-worker show to a server
 _MAX_PORT = 65535
 _DAY = 86_400.0
 
@@ -412,6 +413,8 @@ def _take_environment(
     names = {key.env: key.path for key in keys().values()}
     for name, value in environ.items():
         if not name.startswith(ENV_PREFIX) or name.startswith(_ENV_OF_OTHERS):
+            continue
+        if name == _CLIENTS_KEY:
             continue
         if name in names:
             if value != "":  # an empty variable counts as not set

@@ -106,7 +106,7 @@ class OverGrpc:
         )
 
     async def probe(self) -> str:
-        check = self.channel.unary_unary("/grpc.health.v1.Health/Check")
+        check: Any = self.channel.unary_unary("/grpc.health.v1.Health/Check")
         return await self.ask(check, b"", [])
 
 

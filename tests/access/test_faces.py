@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -12,15 +13,18 @@ from jobqueue.access.policy import Access
 from jobqueue.access.tls import Credentials
 from jobqueue.api.grpc import door as grpc_door
 from jobqueue.api.grpc.remote import GrpcBackend
-from jobqueue.api.grpc.server import SERVICES
+from jobqueue.api.grpc.server import SERVICES, GrpcFace
 from jobqueue.api.http import create_app
 from jobqueue.api.http import door as http_door
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import PermissionDenied, RateLimited, Unauthenticated
-from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus
+from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus, WorkerInfo, WorkerStatus
+from jobqueue.engine.engine import Engine
+from jobqueue.stores.memory import MemoryStore
 from tests.access.callers import FACES, OK, bearer, calling
 from tests.access.conftest import AUDIENCE, KEYS, SECRET
 from tests.access.jwt import encode, sign
+from tests.api.grpc.inbox import RecordingInbox
 from tests.api.http.fake import FakeBackend
 
 pytestmark = pytest.mark.req("inp:PROD")
@@ -215,6 +219,40 @@ async def test_the_remote_client_shows_its_key_on_every_kind_of_call(serve, acce
     finally:
         for backend in (client, operator, nobody):
             await backend.stop()
+
+
+async def test_a_refused_submit_always_says_why(serve, access):
+    """The refusal and the first message must not cross on the way."""
+    served = await serve(access)
+    for _ in range(50):
+        nobody = GrpcBackend(f"127.0.0.1:{served.grpc}", timeout=5)
+        waiting = [nobody.submit([JobSpec(payload=b"1")]) for _ in range(3)]
+        told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(error) for error in told] == [Unauthenticated] * 3
+        await nobody.stop()
+    assert (await served.engine.list_jobs(JobQuery())).jobs == []
+
+
+async def test_a_worker_whose_key_is_not_valid_any_more_stops(access):
+    engine = Engine(MemoryStore())
+    await engine.start()
+    first, second = GrpcFace(engine), GrpcFace(engine, access=access)
+    port = await first.start("127.0.0.1", 0)
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=5)
+    inbox = RecordingInbox()
+    info = WorkerInfo(
+        id="w", incarnation=1, hostname="h", pid=1, queues=("default",), concurrency=1
+    )
+    try:
+        await backend.connect(info, inbox)
+        await first.stop(0.1)
+        await second.start("127.0.0.1", port)
+        await inbox.until(lambda seen: WorkerStatus.STOPPING in seen.statuses, within=15)
+    finally:
+        await backend.stop()
+        await first.stop(0.1)
+        await second.stop(0.1)
+        await engine.stop()
 
 
 # -- rates -------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from jobqueue import JobQueue, Tls
@@ -112,8 +114,6 @@ async def test_the_sdk_submits_and_a_worker_runs_it(scheme, serve, certs, mtls, 
 
 
 async def runtime_pulse(worker: JobQueue):
-    import asyncio
-
     async def pulse(backend):
         (link,) = backend._links.values()
         return await asyncio.to_thread(link.pulse, [])
@@ -135,7 +135,7 @@ async def test_a_client_does_not_trust_everybody(serve, certs, tls):
 def test_what_cannot_be_used_is_named(certs, tmp_path):
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
-    cases = [
+    cases: list[tuple[ServerTls | Credentials, str]] = [
         (ServerTls(tmp_path / "none", certs.server.key), "tls.cert: .*No such file"),
         (ServerTls(certs.server.cert, tmp_path), "tls.key: .*Is a directory"),
         (
