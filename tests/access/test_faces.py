@@ -30,6 +30,8 @@ from tests.api.http.fake import FakeBackend
 pytestmark = pytest.mark.req("inp:PROD")
 UNAUTHENTICATED, DENIED = "UNAUTHENTICATED", "PERMISSION_DENIED"
 
+WORKER = WorkerInfo(id="w", incarnation=1, hostname="h", pid=1, queues=("default",), concurrency=1)
+
 
 def token(clock: ManualClock, secret: bytes = SECRET, **changes: object) -> str:
     claims = {"sub": "ann", "aud": AUDIENCE, "roles": ["client"], "exp": clock.now() + 60}
@@ -233,6 +235,23 @@ async def test_a_refused_submit_always_says_why(serve, access):
     assert (await served.engine.list_jobs(JobQuery())).jobs == []
 
 
+async def test_a_workers_stream_and_its_heartbeats_show_the_key(serve, access):
+    served = await serve(access)
+    target = f"127.0.0.1:{served.grpc}"
+    backend = GrpcBackend(target, timeout=5, credentials=Credentials(KEYS["worker"]))
+    client = GrpcBackend(target, timeout=5, credentials=Credentials(KEYS["client"]))
+    try:
+        link = await backend.connect(WORKER, RecordingInbox())
+        assert (await asyncio.to_thread(link.pulse, [])).known
+        await link.close()
+        assert ("/jq.v1.WorkerService/Deregister", OK) in served.calls
+        with pytest.raises(PermissionDenied):
+            await client.connect(WORKER, RecordingInbox())
+    finally:
+        await backend.stop()
+        await client.stop()
+
+
 async def test_a_worker_whose_key_is_not_valid_any_more_stops(access):
     engine = Engine(MemoryStore())
     await engine.start()
@@ -240,11 +259,8 @@ async def test_a_worker_whose_key_is_not_valid_any_more_stops(access):
     port = await first.start("127.0.0.1", 0)
     backend = GrpcBackend(f"127.0.0.1:{port}", timeout=5)
     inbox = RecordingInbox()
-    info = WorkerInfo(
-        id="w", incarnation=1, hostname="h", pid=1, queues=("default",), concurrency=1
-    )
     try:
-        await backend.connect(info, inbox)
+        await backend.connect(WORKER, inbox)
         await first.stop(0.1)
         await second.start("127.0.0.1", port)
         await inbox.until(lambda seen: WorkerStatus.STOPPING in seen.statuses, within=15)

@@ -197,6 +197,7 @@ def test_jq_ctl_and_jq_worker_over_mtls(tmp_path, ctl, certs):
             assert worker.stop() == 0
         assert not [line for line in worker.lines if "heartbeat failed" in line["message"]]
         assert server.stop() == 0
+    assert server.noise == worker.noise == []  # failed handshakes are no reason to leave JSON
 
 
 def seen(ctl, grpc: str, flags: tuple[str, ...]) -> str:
