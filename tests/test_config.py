@@ -72,6 +72,7 @@ def test_flag_beats_environment_beats_file_beats_default(yaml_file):
 @pytest.mark.req("jq:FR-044")
 def test_every_setting_has_an_environment_variable():
     examples = {"text": "x", "true or false": "false", "one or more names": "a, b"}
+    examples["names, or none"] = "a, b"
     for key in config.keys().values():
         allowed = key.allowed()
         if allowed.startswith("one of "):
@@ -101,13 +102,16 @@ def test_a_misspelt_variable_is_warned_about_and_others_are_not():
             "JQ_TEST_POSTGRES": "1",
             "JQ_URL": "memory://",
             "JQ_COMMIT": "abc",
+            "JQ_API_KEY": SECRET,
+            "JQ_API_KEYS": SECRET,
             "JQ_FROBNICATE": "1",
             "PATH": "/bin",
         }
     )
     assert loaded.warnings == [
         "environment variable JQ_QUEUE_MAX_RETRYS is unknown and ignored; did you mean"
-        " JQ_QUEUE_MAX_RETRIES?"
+        " JQ_QUEUE_MAX_RETRIES?",
+        "environment variable JQ_API_KEYS is unknown and ignored; did you mean JQ_AUTH_API_KEYS?",
     ]
 
 
@@ -122,7 +126,7 @@ def test_an_unknown_key_is_named_with_its_place_the_nearest_and_the_allowed(yaml
 def test_all_problems_are_told_at_once(yaml_file):
     file = yaml_file("nonsense: 1\ndb:\n  url: memory://\n  user: x\n")
     first, second = problems(config_file=file)
-    assert "unknown key nonsense; allowed here: cron, db, grpc" in first
+    assert "unknown key nonsense; allowed here: auth, cron, db, grpc" in first
     assert f"{file}:4: unknown key db.user" in second
 
 
@@ -164,7 +168,7 @@ def test_heartbeats_must_fit_their_timeout():
     ("text", "expected"),
     [
         ("http: [1\n", "not valid YAML"),
-        ("- a\n- b\n", "the file must hold keys; allowed: cron, db, grpc"),
+        ("- a\n- b\n", "the file must hold keys; allowed: auth, cron, db, grpc"),
         ("http: 3\n", "http must hold keys; allowed: enabled, host, port, view"),
         ("log:\n  level: info\n  level: debug\n", ":3: log.level is given twice"),
         ("http: !!python/object:os.system {}\n", "unknown key"),
@@ -239,6 +243,9 @@ def test_a_secret_of_the_wrong_type_is_not_shown_in_the_error(yaml_file):
         ("x://u:p@ss/w@rd@host/db", "x://u:***@host/db"),
         ("x://u:1234@host", "x://u:***@host"),
         ("host=h password=secret user=u", "host=h password=*** user=u"),
+        ("authorization: Bearer abc.def-ghi", "authorization: Bearer ***"),
+        ("X-API-Key: 0123456789", "X-API-Key: ***"),
+        ("as Authorization: Bearer ...", "as Authorization: Bearer ..."),
         ("http://127.0.0.1:8080/x?mail=a@b.c", "http://127.0.0.1:8080/x?mail=a@b.c"),
         ("sqlite:///data/jobs.db", "sqlite:///data/jobs.db"),
     ],
@@ -257,6 +264,26 @@ def test_the_producer_profile_changes_defaults_only():
     assert loaded.sources["http.view"] == "profile producer"
     assert load(flags={"profile": "producer"}).settings.queue.capacity == 100
     assert "allowed: one of default, producer" in problems(flags={"profile": "x"})[0]
+
+
+HASHED = f"sha256={'ab' * 32}"
+
+
+def test_keys_in_the_file_are_hashes_and_raise_no_warning(yaml_file):
+    file = yaml_file(f"auth:\n  api_keys:\n    - ci:client:{HASHED}\n    - ops:operator:{HASHED}\n")
+    loaded = load(file)
+    assert loaded.warnings == []
+    expected = f"ci:client:{HASHED},ops:operator:{HASHED}"
+    assert loaded.settings.auth.api_keys.get_secret_value() == expected
+    assert HASHED not in repr(loaded.settings) + str(loaded.shown())
+
+
+def test_a_plain_key_in_the_file_is_refused_and_not_shown(yaml_file):
+    text = f"auth:\n  api_keys: ['ci:client:{HASHED}', 'ops:operator:{SECRET}']\n"
+    (problem,) = problems(config_file=yaml_file(text))
+    assert ":2: auth.api_keys: entry 2 must end with sha256=" in problem
+    assert "JQ_AUTH_API_KEYS" in problem
+    assert SECRET not in problem
 
 
 def test_the_reference_page_is_what_the_schema_says():

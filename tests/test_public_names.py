@@ -19,9 +19,11 @@ NAMES = [
     "JobQueueError",
     "QueueFull",
     "QueueSpec",
+    "RateLimited",
     "RetryLater",
     "State",
     "Task",
+    "Tls",
     "__version__",
 ]
 

@@ -1,6 +1,7 @@
 """A distributed job queue that starts in one process and grows to many."""
 
 from jobqueue._version import __version__
+from jobqueue.access.tls import Tls
 from jobqueue.client.app import JobQueue
 from jobqueue.client.handle import JobHandle
 from jobqueue.client.tasks import Task
@@ -10,6 +11,7 @@ from jobqueue.core.errors import (
     JobFailed,
     JobQueueError,
     QueueFull,
+    RateLimited,
 )
 from jobqueue.core.job import Job, QueueSpec
 from jobqueue.core.lifecycle import State
@@ -28,8 +30,10 @@ __all__ = [
     "JobQueueError",
     "QueueFull",
     "QueueSpec",
+    "RateLimited",
     "RetryLater",
     "State",
     "Task",
+    "Tls",
     "__version__",
 ]

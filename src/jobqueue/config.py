@@ -12,20 +12,29 @@ import difflib
 import reprlib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from jobqueue.config_file import ConfigError, read_file
+from jobqueue.config_section import Int, Names, Seconds, Section, setting
+from jobqueue.config_security import (
+    AuthSection,
+    LimitsSection,
+    TlsSection,
+    hashed_only,
+    plain_keys_in_file,
+)
 from jobqueue.redaction import MASK, holds_secret, redact
 
 ENV_PREFIX = "JQ_"
 _ENV_OF_OTHERS = ("JQ_TEST_", "JQ_URL", "JQ_COMMIT")
+_CLIENTS_KEY = "JQ_API_KEY"  # what jq-ctl and jq-worker show to a server
 _MAX_PORT = 65535
 _DAY = 86_400.0
 
@@ -33,143 +42,108 @@ _DAY = 86_400.0
 # -- the schema --------------------------------------------------------------------------------
 
 
-def _setting(default: Any, about: str, unit: str = "", **bounds: Any) -> Any:
-    return Field(default, description=about, json_schema_extra={"unit": unit}, **bounds)
-
-
-def _split(value: object) -> object:
-    """Environment and flags give lists as comma-separated text."""
-    if isinstance(value, str):
-        return [item.strip() for item in value.split(",") if item.strip()]
-    return value
-
-
-def _no_bool(value: object) -> object:
-    """YAML's ``yes`` is not the number one."""
-    if isinstance(value, bool):
-        raise ValueError("not a number")
-    return value
-
-
-Names = Annotated[list[str], BeforeValidator(_split), Field(min_length=1)]
-Int = Annotated[int, BeforeValidator(_no_bool)]
-Seconds = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """A level of the tree. Shows no secrets when printed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        for name, value in super().__repr_args__():
-            yield name, redact(value) if isinstance(value, str) else value
-
-
 class DbSettings(Section):
-    url: str = _setting(
+    url: str = setting(
         "sqlite:///data/jobqueue.db",
         "Where jobs are kept: `memory://` (not durable), `sqlite:///FILE` (relative to the current"
         " folder), `sqlite:////PATH/FILE` (absolute).",
         min_length=1,
     )
-    password: SecretStr = _setting(SecretStr(""), "Password of the database.")
+    password: SecretStr = setting(SecretStr(""), "Password of the database.")
 
 
 class RedisSettings(Section):
-    password: SecretStr = _setting(SecretStr(""), "Password of Redis.")
+    password: SecretStr = setting(SecretStr(""), "Password of Redis.")
 
 
 class KafkaSettings(Section):
-    password: SecretStr = _setting(SecretStr(""), "Password of Kafka.")
+    password: SecretStr = setting(SecretStr(""), "Password of Kafka.")
 
 
 class HttpSettings(Section):
-    enabled: bool = _setting(True, "Serve the HTTP API, /metrics, /healthz and /readyz.")
-    host: str = _setting("127.0.0.1", "Address that HTTP listens on.", min_length=1)
-    port: Int = _setting(8080, "Port of HTTP; 0 takes a free one.", ge=0, le=_MAX_PORT)
-    view: Literal["canonical", "scheduler", "producer"] = _setting(
+    enabled: bool = setting(True, "Serve the HTTP API, /metrics, /healthz and /readyz.")
+    host: str = setting("127.0.0.1", "Address that HTTP listens on.", min_length=1)
+    port: Int = setting(8080, "Port of HTTP; 0 takes a free one.", ge=0, le=_MAX_PORT)
+    view: Literal["canonical", "scheduler", "producer"] = setting(
         "canonical", "Vocabulary of job states in HTTP answers, unless a request asks for another."
     )
 
 
 class GrpcSettings(Section):
-    enabled: bool = _setting(True, "Serve the gRPC API, which remote workers and clients use.")
-    host: str = _setting("127.0.0.1", "Address that gRPC listens on.", min_length=1)
-    port: Int = _setting(50051, "Port of gRPC; 0 takes a free one.", ge=0, le=_MAX_PORT)
-    reflection: bool = _setting(False, "Let tools such as grpcurl ask for the schema.")
+    enabled: bool = setting(True, "Serve the gRPC API, which remote workers and clients use.")
+    host: str = setting("127.0.0.1", "Address that gRPC listens on.", min_length=1)
+    port: Int = setting(50051, "Port of gRPC; 0 takes a free one.", ge=0, le=_MAX_PORT)
+    reflection: bool = setting(False, "Let tools such as grpcurl ask for the schema.")
 
 
 class WorkerSection(Section):
-    concurrency: Int = _setting(
+    concurrency: Int = setting(
         4,
         "Jobs run at once by jq-server's built-in pool (0 = no pool) or a jq-worker (at least 1).",
         "jobs",
         ge=0,
         le=10_000,
     )
-    queues: Names = _setting(["default"], "Queues that jobs are taken from; `*` = all.")
-    id: str = _setting(
+    queues: Names = setting(["default"], "Queues that jobs are taken from; `*` = all.")
+    id: str = setting(
         "", "Name of a jq-worker; by default host name and process id.", max_length=200
     )
-    server: str = _setting(
+    server: str = setting(
         "127.0.0.1:50051", "The jq-server that a jq-worker connects to, as HOST:PORT.", min_length=1
     )
-    app: str = _setting("", "Python application with the task handlers, as MODULE:ATTRIBUTE.")
-    heartbeat_interval: Seconds = _setting(5.0, "Time between heartbeats.", "s", gt=0, le=3600)
-    heartbeat_timeout: Seconds = _setting(
+    app: str = setting("", "Python application with the task handlers, as MODULE:ATTRIBUTE.")
+    heartbeat_interval: Seconds = setting(5.0, "Time between heartbeats.", "s", gt=0, le=3600)
+    heartbeat_timeout: Seconds = setting(
         30.0,
         "Silence after which a worker is OFFLINE and its jobs fail over.",
         "s",
         gt=0,
         le=_DAY,
     )
-    shutdown_timeout: Seconds = _setting(
+    shutdown_timeout: Seconds = setting(
         60.0, "Time a stopping jq-worker gives to the jobs it runs.", "s", ge=0, le=_DAY
     )
-    metrics_host: str = _setting("127.0.0.1", "Address of jq-worker's /metrics.", min_length=1)
-    metrics_port: Int = _setting(
-        9464, "Port of jq-worker's /metrics; 0 = none.", ge=0, le=_MAX_PORT
-    )
+    metrics_host: str = setting("127.0.0.1", "Address of jq-worker's /metrics.", min_length=1)
+    metrics_port: Int = setting(9464, "Port of jq-worker's /metrics; 0 = none.", ge=0, le=_MAX_PORT)
 
 
 class QueueSection(Section):
-    capacity: Int = _setting(
+    capacity: Int = setting(
         0, "PENDING jobs a queue takes before it refuses more; 0 = unbounded.", "jobs", ge=0
     )
-    max_retries: Int = _setting(3, "Retries of a failed job.", "retries", ge=0, le=1_000)
-    max_payload_bytes: Int = _setting(
+    max_retries: Int = setting(3, "Retries of a failed job.", "retries", ge=0, le=1_000)
+    max_payload_bytes: Int = setting(
         1 << 20, "Largest payload accepted.", "bytes", ge=1, le=64 << 20
     )
-    retry_profile: Literal["default", "producer", "scheduler"] = _setting(
+    retry_profile: Literal["default", "producer", "scheduler"] = setting(
         "default",
         "Wait before a retry: `default` 5, 10, 20 … 300 s and up to 25 % more; `producer` 1, 2, 4,"
         " 8, 10 s ± 25 %; `scheduler` 1, 2, 4, 8 s.",
     )
-    ttl: Seconds | None = _setting(
+    ttl: Seconds | None = setting(
         None, "A job that has not started within this time is dead-lettered.", "s", gt=0
     )
-    timeout: Seconds | None = _setting(None, "Longest run of one attempt.", "s", gt=0)
-    key_ttl: Seconds = _setting(_DAY, "Time an idempotency key is remembered.", "s", gt=0)
-    poison_after: Int = _setting(
+    timeout: Seconds | None = setting(None, "Longest run of one attempt.", "s", gt=0)
+    key_ttl: Seconds = setting(_DAY, "Time an idempotency key is remembered.", "s", gt=0)
+    poison_after: Int = setting(
         5,
         "Worker deaths under a running job that make it a dead letter; 0 = never.",
         "deaths",
         ge=0,
     )
-    retention: Seconds = _setting(0.0, "Time DONE jobs are kept; 0 = for ever.", "s", ge=0)
+    retention: Seconds = setting(0.0, "Time DONE jobs are kept; 0 = for ever.", "s", ge=0)
 
 
 class SchedulerSection(Section):
-    batch_size: Int = _setting(100, "Jobs handed out in one cycle.", "jobs", ge=1, le=10_000)
-    interval: Seconds = _setting(0.5, "Longest idle wait between two cycles.", "s", gt=0, le=60)
-    assignment_timeout: Seconds = _setting(
+    batch_size: Int = setting(100, "Jobs handed out in one cycle.", "jobs", ge=1, le=10_000)
+    interval: Seconds = setting(0.5, "Longest idle wait between two cycles.", "s", gt=0, le=60)
+    assignment_timeout: Seconds = setting(
         60.0, "Time a worker has to start a job it was handed.", "s", gt=0, le=_DAY
     )
 
 
 class CronSection(Section):
-    catch_up: Seconds | None = _setting(
+    catch_up: Seconds | None = setting(
         None,
         "How late the tick of a periodic task may still be submitted, after a stop or an outage;"
         " 0 = such ticks are skipped; nothing = what the app says, 3600 unless it says otherwise."
@@ -181,22 +155,25 @@ class CronSection(Section):
 
 
 class ServerSection(Section):
-    shutdown_timeout: Seconds = _setting(
+    shutdown_timeout: Seconds = setting(
         30.0, "Time a stopping jq-server gives to requests and jobs.", "s", ge=0, le=_DAY
+    )
+    insecure: bool = setting(
+        False, "Listen on the network although nobody has to say who they are."
     )
 
 
 class LogSection(Section):
-    level: Literal["debug", "info", "warning", "error"] = _setting(
+    level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "Least severe messages that are logged."
     )
-    format: Literal["json", "text"] = _setting("json", "JSON lines, or text for people.")
+    format: Literal["json", "text"] = setting("json", "JSON lines, or text for people.")
 
 
 class Settings(Section):
     """Everything that can be set."""
 
-    profile: Literal["default", "producer"] = _setting(
+    profile: Literal["default", "producer"] = setting(
         "default",
         "A set of defaults: `producer` bounds queues at 100 jobs, retries after 1 to 10 s, runs 5"
         " jobs at once and answers HTTP in the producer vocabulary.",
@@ -211,6 +188,9 @@ class Settings(Section):
     scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
     cron: CronSection = Field(default_factory=CronSection)
     server: ServerSection = Field(default_factory=ServerSection)
+    auth: AuthSection = Field(default_factory=AuthSection)
+    tls: TlsSection = Field(default_factory=TlsSection)
+    limits: LimitsSection = Field(default_factory=LimitsSection)
     log: LogSection = Field(default_factory=LogSection)
 
 
@@ -279,7 +259,8 @@ class Key:
             text = number + _bounds(self.info.metadata)
             return text + (" or nothing" if types.NoneType in kinds else "")
         if any(typing.get_origin(kind) is list for kind in kinds):
-            return "one or more names"
+            least = [getattr(item, "min_length", None) for item in self.info.metadata]
+            return "one or more names" if any(least) else "names, or none"
         return "text"
 
 
@@ -379,6 +360,8 @@ def load(
     warnings: list[str] = []
     if config_file is not None:
         values, sources = read_file(config_file, keys())
+        if problems := plain_keys_in_file(values, sources):
+            raise ConfigError(problems)
         warnings += _secrets_in(values, sources)
     _take_environment(environ or {}, values, sources, warnings)
     for path, value in (flags or {}).items():
@@ -430,7 +413,7 @@ def _secrets_in(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[s
     return [
         f"{sources[path]}: {path} holds a secret; give it as {keys()[path].env} instead"
         for path, value in values.items()
-        if value and (keys()[path].secret or holds_secret(str(value)))
+        if value and not hashed_only(path) and (keys()[path].secret or holds_secret(str(value)))
     ]
 
 
@@ -443,6 +426,8 @@ def _take_environment(
     names = {key.env: key.path for key in keys().values()}
     for name, value in environ.items():
         if not name.startswith(ENV_PREFIX) or name.startswith(_ENV_OF_OTHERS):
+            continue
+        if name == _CLIENTS_KEY:
             continue
         if name in names:
             if value != "":  # an empty variable counts as not set

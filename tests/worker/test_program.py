@@ -31,8 +31,11 @@ async def test_payload_in_result_out(server: FakeServer) -> None:
 async def test_a_program_knows_its_job_but_not_the_workers_secrets(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JQ_DB_PASSWORD", "hidden")
-    command = shell('printf "$JQ_JOB_ID $JQ_QUEUE $JQ_TYPE $JQ_ATTEMPT$JQ_DB_PASSWORD"')
+    secrets = ("JQ_DB_PASSWORD", "JQ_API_KEY", "JQ_AUTH_API_KEYS", "JQ_AUTH_JWT_SECRET", "JQ_URL")
+    for name in secrets:
+        monkeypatch.setenv(name, "hidden")
+    shown = "".join(f"${{{name}}}" for name in secrets)
+    command = shell(f'printf "$JQ_JOB_ID $JQ_QUEUE $JQ_TYPE $JQ_ATTEMPT{shown}"')
     async with Worker(server, exec_command=command):
         job = server.deliver("resize", b"x" * 200_000, attempt=3)  # input that nobody reads
         assert (await server.end(job)).result == b"job-1 default resize 3"

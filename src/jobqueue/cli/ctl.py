@@ -12,11 +12,19 @@ import typer
 
 from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
 from jobqueue.cli.program import VersionOption, examples, run_program
-from jobqueue.cli.session import Format, OutputOption, Session, choose_url
+from jobqueue.cli.session import (
+    Format,
+    OutputOption,
+    Session,
+    choose_credentials,
+    choose_url,
+)
+from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 
 app = typer.Typer(
     name="jq-ctl",
-    help="Submit jobs and operate the queue.",
+    help="Submit jobs and operate the queue. The environment variable JQ_API_KEY is shown to the"
+    " server; JQ_TLS_CA, JQ_TLS_CERT and JQ_TLS_KEY give defaults for the --tls flags.",
     epilog=examples(
         "jq-ctl status",
         'jq-ctl job submit default \'{"hello": "world"}\' --type echo --wait',
@@ -56,6 +64,9 @@ def root(
     timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds to wait for an answer.", metavar="SECONDS")
     ] = 10.0,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
     version: VersionOption = False,
 ) -> None:
     """Collect what all commands share."""
@@ -63,6 +74,7 @@ def root(
         url=choose_url(server, url, os.environ.get("JQ_URL")),
         output=output or Format.TABLE,
         timeout=timeout,
+        credentials=choose_credentials(tls_ca, tls_cert, tls_key, os.environ),
     )
 
 

@@ -47,6 +47,7 @@ async def _checks(settings: Settings) -> list[Check]:
         _port("http", settings.http.enabled, settings.http.host, settings.http.port),
         _port("grpc", settings.grpc.enabled, settings.grpc.host, settings.grpc.port),
         _app(settings.worker.app),
+        _access(settings),
     ]
 
 
@@ -103,3 +104,16 @@ def _app(reference: str) -> Check:
     if registry is None:
         return "app", NOT_CONFIGURED, "built-in tasks only"
     return "app", OK, f"{reference}: {', '.join(registry.names())}"
+
+
+def _access(settings: Settings) -> Check:
+    from jobqueue.topology import security
+
+    try:
+        access = security.access(settings)
+        tls = security.server_tls(settings)
+        security.check_exposure(settings, access, tls)
+    except JobQueueError as error:
+        return "access", FAILING, error.message
+    known = "callers must be known" if access.required else "open to everybody who can connect"
+    return "access", OK, f"{known}, {'TLS' if tls else 'no TLS'}"

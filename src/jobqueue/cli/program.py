@@ -31,6 +31,8 @@ EXIT_CODES: dict[Code, int] = {
     Code.QUEUE_FULL: 10,
     Code.OUTCOME_UNKNOWN: 11,
     Code.JOB_FAILED: 12,
+    Code.UNAUTHENTICATED: 13,
+    Code.RATE_LIMITED: 14,
 }
 EXIT_INTERRUPTED = 130
 
@@ -64,6 +66,9 @@ VersionOption = Annotated[
 
 def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status. Nothing but output of the command is printed."""
+    # Read when grpc is loaded, which is later: its own lines are not JSON, and anybody who fails
+    # a handshake could make it write them.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     args = list(sys.argv[1:] if argv is None else argv)
     command = typer.main.get_command(app)
     as_json = _wants_json(args)

@@ -38,7 +38,8 @@ Secrets belong in the environment. A password in the file, be it a setting of it
 URL, is used, but a warning names it. `--set` refuses secrets. No program prints them.
 
 `jq-ctl` takes no settings file: `--server`, `--url`, `--timeout` and `--output` are its options,
-and `JQ_URL` names a default address.
+and `JQ_URL` names a default address. `JQ_API_KEY` is what it and `jq-worker` show to the server;
+`--tls-ca`, `--tls-cert` and `--tls-key` are in [security.md](security.md).
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from jobqueue._version import __version__
+from jobqueue.access.tls import Credentials, Tls
 from jobqueue.cli.program import run_async
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import DeadlineExceeded, InvalidArgument
@@ -38,6 +39,7 @@ class Session:
     url: str = DEFAULT_URL
     output: Format = Format.TABLE
     timeout: float = 10.0
+    credentials: Credentials | None = None
 
     @property
     def json(self) -> bool:
@@ -81,6 +83,7 @@ class Session:
             settings=EngineSettings(version=__version__),
             create=False,
             call_timeout=self.timeout,
+            credentials=self.credentials,
         )
         try:
             await self.within(backend.start())
@@ -97,6 +100,17 @@ def choose_url(server: str | None, url: str | None, environ_url: str | None) -> 
     if server:
         return server if "://" in server else f"grpc://{server}"
     return url or environ_url or DEFAULT_URL
+
+
+def choose_credentials(
+    ca: str | None, cert: str | None, key: str | None, environ: Mapping[str, str]
+) -> Credentials | None:
+    """What to show to the server: the flags, else the environment."""
+    ca = ca or environ.get("JQ_TLS_CA") or None
+    cert = cert or environ.get("JQ_TLS_CERT") or None
+    key = key or environ.get("JQ_TLS_KEY") or None
+    tls = Tls(ca, cert, key) if ca or cert or key else None
+    return Credentials(environ.get("JQ_API_KEY") or None, tls) or None
 
 
 def session(context: typer.Context) -> Session:

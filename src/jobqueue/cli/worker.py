@@ -17,7 +17,9 @@ from jobqueue import config, logs
 from jobqueue.cli.appload import load_app
 from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.setting_flags import SetOption, parse_sets
+from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.topology import security
 
 if TYPE_CHECKING:
     from jobqueue.client.app import JobQueue
@@ -72,6 +74,9 @@ def work(
     metrics_port: Annotated[
         str | None, typer.Option(help="Port of /metrics; 0 = none. Default: 9464.")
     ] = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="json or text.")] = None,
     sets: SetOption = None,
@@ -80,6 +85,7 @@ def work(
     """Take jobs from queues and run them. SIGTERM drains: running jobs end, then the worker.
 
     Settings come from the YAML file, then JQ_ environment variables, then flags; the last wins.
+    The environment variable JQ_API_KEY is shown to the server.
     """
     flags = {
         "worker.server": server,
@@ -88,6 +94,9 @@ def work(
         "worker.id": id_,
         "worker.app": app_reference,
         "worker.metrics_port": metrics_port,
+        "tls.ca": tls_ca,
+        "tls.cert": tls_cert,
+        "tls.key": tls_key,
         "log.level": log_level,
         "log.format": log_format,
         **parse_sets(sets),
@@ -107,13 +116,21 @@ def work(
         log.warning(warning)
     chosen_url = url or _url(loaded, user_app)
     chosen_queues = _queues(loaded, user_app)
+    credentials = security.credentials(settings, os.environ.get("JQ_API_KEY"))
+    if credentials is None and user_app is not None and chosen_url == user_app.url:
+        credentials = user_app.credentials
 
     async def body(stop: asyncio.Event) -> int:
         from jobqueue.topology.remote_worker import RemoteWorker
 
         registry = user_app.registry if user_app else None
         worker = RemoteWorker(
-            settings, chosen_url, queues=chosen_queues, registry=registry, exec_command=command
+            settings,
+            chosen_url,
+            queues=chosen_queues,
+            registry=registry,
+            exec_command=command,
+            credentials=credentials,
         )
         return await _run(worker, stop)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
+from jobqueue.access.tls import Credentials, Tls
 from jobqueue.client.handle import JobHandle, Port, decode_json
 from jobqueue.client.home import Home
 from jobqueue.client.inline import InlineBackend, InlineBlock
@@ -49,7 +50,9 @@ class JobQueue:
     say otherwise. ``queues`` declares queues beside those that tasks name; in a store opened
     directly they are created. ``catch_up`` bounds how late a periodic task may be submitted when
     its processes were away, an hour unless given; 0: such ticks are skipped. ``settings`` and
-    ``rules`` are the engine's, where it runs in this process.
+    ``rules`` are the engine's, where it runs in this process. ``api_key`` (or a token) and ``tls``
+    are for a server: ``True`` or ``grpcs://`` trusts the system's authorities,
+    ``Tls(ca=..., cert=..., key=...)`` names PEM files.
     """
 
     def __init__(
@@ -65,9 +68,12 @@ class JobQueue:
         catch_up: Seconds | None = None,
         settings: EngineSettings | None = None,
         rules: Rules | None = None,
+        api_key: str | None = None,
+        tls: Tls | bool = False,
     ) -> None:
         scheme = parse_url(url).scheme
         self.url = url
+        self.credentials = _credentials(scheme, api_key, tls)
         self.registry = Registry()
         self.registry.catch_up = check_catch_up(catch_up, rules or Rules())
         self._settings = settings
@@ -263,7 +269,12 @@ class JobQueue:
         return self._inline[-1] if self._inline else self.home
 
     def _create_backend(self) -> Backend:
-        return create_backend(self.url, settings=self._settings, rules=self._rules)
+        return create_backend(
+            self.url,
+            settings=self._settings,
+            rules=self._rules,
+            credentials=self.credentials,
+        )
 
     async def _prepare(self, backend: Backend) -> None:
         await self._sender.prepare(backend)
@@ -276,6 +287,18 @@ class JobQueue:
     def _decode(self, job: Job) -> Any:
         task = self._tasks.get(job.type)
         return decode_json(job) if task is None else task.decode(job)
+
+
+def _credentials(scheme: str, api_key: str | None, tls: Tls | bool) -> Credentials | None:
+    if isinstance(tls, bool):
+        tls_or_none = Tls() if tls else None
+    else:
+        tls_or_none = tls
+    made = Credentials(api_key, tls_or_none)
+    if made and scheme != "grpc":
+        field = "tls" if api_key is None else "api_key"
+        raise InvalidArgument(field, "is for a server only: grpc://HOST:PORT or grpcs://HOST:PORT")
+    return made or None
 
 
 def _as_queue(queue: QueueSpec | str) -> QueueSpec:

@@ -7,10 +7,12 @@ JobQueueError
 ├── Conflict            the state of the thing forbids it
 ├── KeyConflict         the idempotency key belongs to a job with another payload
 ├── QueueFull           backpressure; carries retry_after
+├── RateLimited         the caller sends too fast; carries retry_after
 ├── Unavailable         it did not happen; try again
 ├── OutcomeUnknown      it may have happened; read back before trying again
 ├── DeadlineExceeded    the caller's time ran out
-├── PermissionDenied
+├── Unauthenticated     who calls is not known
+├── PermissionDenied    who calls is known, and may not do that
 ├── JobFailed           raised by result(): the job ended without a result
 └── Internal            a defect
 """
@@ -29,9 +31,11 @@ class Code(enum.StrEnum):
     CONFLICT = "CONFLICT"
     KEY_CONFLICT = "KEY_CONFLICT"
     QUEUE_FULL = "QUEUE_FULL"
+    RATE_LIMITED = "RATE_LIMITED"
     UNAVAILABLE = "UNAVAILABLE"
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
     PERMISSION_DENIED = "PERMISSION_DENIED"
     JOB_FAILED = "JOB_FAILED"
     INTERNAL = "INTERNAL"
@@ -95,6 +99,16 @@ class QueueFull(JobQueueError):
         self.retry_after = retry_after
 
 
+class RateLimited(JobQueueError):
+    """The caller is over its rate. Nothing was written; try again after ``retry_after`` seconds."""
+
+    code = Code.RATE_LIMITED
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class Unavailable(JobQueueError):
     """It did not happen: the store or server cannot be reached or written. Safe to repeat."""
 
@@ -111,6 +125,12 @@ class DeadlineExceeded(JobQueueError):
     """The caller's time ran out before the answer."""
 
     code = Code.DEADLINE_EXCEEDED
+
+
+class Unauthenticated(JobQueueError):
+    """The caller showed no credential, or one that is not valid."""
+
+    code = Code.UNAUTHENTICATED
 
 
 class PermissionDenied(JobQueueError):

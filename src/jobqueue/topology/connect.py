@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from jobqueue.access.tls import Credentials, Tls
 from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Rules, Store
 from jobqueue.redaction import redact
+from jobqueue.topology.loopback import is_loopback
 
 if TYPE_CHECKING:
     from jobqueue.core.api import Backend
     from jobqueue.engine.settings import EngineSettings
 
+log = logging.getLogger("jobqueue.client")
+
 STORES = "memory://, sqlite:///FILE (relative), sqlite:////PATH/FILE (absolute)"
-ALLOWED = f"{STORES}, grpc://HOST:PORT"
+ALLOWED = f"{STORES}, grpc://HOST:PORT, grpcs://HOST:PORT (TLS)"
 _LATER = {
     "postgresql": "PostgreSQL",
     "postgres": "PostgreSQL",
@@ -35,6 +40,7 @@ class Address:
     path: Path | None = None
     host: str = ""
     port: int = 0
+    tls: bool = False
 
     @property
     def target(self) -> str:
@@ -52,9 +58,9 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
         return Address("memory")
     if scheme == "sqlite" and sep:
         return Address("sqlite", path=_sqlite_path(rest, url, field))
-    if scheme == "grpc" and sep:
+    if scheme in ("grpc", "grpcs") and sep:
         host, port = _host_port(rest, url, field)
-        return Address("grpc", host=host, port=port)
+        return Address("grpc", host=host, port=port, tls=scheme == "grpcs")
     if scheme in _LATER and sep:
         raise InvalidArgument(
             field, f"{_LATER[scheme]} comes with a later version; allowed now: {allowed}"
@@ -138,16 +144,23 @@ def create_backend(
     create: bool = True,
     field: str = "url",
     call_timeout: float = 10.0,
+    credentials: Credentials | None = None,
 ) -> Backend:
     """The backend a URL names, not started yet: an engine over a store, or a server's client.
 
-    Settings and rules are the engine's; a server has its own, and only there a call can time out.
+    Settings and rules are the engine's; a server has its own, and only there a call can time out
+    and credentials are shown.
     """
     address = parse_url(url, field)
     if address.scheme == "grpc":
         from jobqueue.api.grpc.remote import GrpcBackend
 
-        return GrpcBackend(address.target, timeout=call_timeout)
+        shown = credentials or Credentials()
+        if address.tls and shown.tls is None:
+            shown = Credentials(shown.api_key, Tls())
+        if shown.api_key is not None and shown.tls is None and not is_loopback(address.host):
+            log.warning("the API key goes to %s without TLS: it can be read", address.host)
+        return GrpcBackend(address.target, timeout=call_timeout, credentials=shown)
     from jobqueue.engine.engine import Engine
     from jobqueue.engine.settings import EngineSettings
 

@@ -16,7 +16,7 @@ from jobqueue.core.job import QueueSpec
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.engine.engine import Engine
 from jobqueue.metrics import Metrics
-from jobqueue.topology import options
+from jobqueue.topology import options, security
 from jobqueue.topology.connect import create_store
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
@@ -26,7 +26,6 @@ log = logging.getLogger("jobqueue.server")
 # How a stop's time is shared out: requests, then jobs; the rest is the store's.
 _FACES_SHARE = 0.25
 _POOL_SHARE = 0.85
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Embedded:
@@ -35,6 +34,10 @@ class Embedded:
     def __init__(self, settings: Settings, *, registry: Registry | None = None) -> None:
         self._settings = settings
         self._registry = registry or Registry()
+        self._access = security.access(settings)
+        self._limiter = security.limiter(settings)
+        self._tls = security.server_tls(settings)
+        security.check_exposure(settings, self._access, self._tls)
         self.metrics = Metrics()
         self._store = create_store(
             settings.db.url,
@@ -81,15 +84,27 @@ class Embedded:
             )
             await self._pool.start()
         if settings.http.enabled:
-            self._http = HttpFace(engine, options.http(settings, self.metrics, engine))
+            http = options.http(
+                settings,
+                self.metrics,
+                engine,
+                access=self._access,
+                limiter=self._limiter,
+                tls=self._tls,
+            )
+            self._http = HttpFace(engine, http)
             port = await self._http.start(settings.http.host, settings.http.port)
-            self.http_url = f"http://{_joined(settings.http.host, port)}"
+            scheme = "http" if self._tls is None else "https"
+            self.http_url = f"{scheme}://{_joined(settings.http.host, port)}"
         if settings.grpc.enabled:
             self._grpc = GrpcFace(
                 engine,
                 max_message_bytes=settings.queue.max_payload_bytes + MESSAGE_MARGIN,
                 reflection=settings.grpc.reflection,
                 on_call=self.metrics.on_call,
+                access=self._access,
+                limiter=self._limiter,
+                tls=self._tls,
             )
             port = await self._grpc.start(settings.grpc.host, settings.grpc.port)
             self.grpc_target = _joined(settings.grpc.host, port)
@@ -107,9 +122,6 @@ class Embedded:
 
     def _say_ready(self) -> None:
         settings = self._settings
-        for face in (settings.http, settings.grpc):
-            if face.enabled and face.host not in _LOOPBACK:
-                log.warning("%s is open to the network without TLS or authentication", face.host)
         store = self._store
         log.info(
             "ready: %s store, %s",
@@ -122,6 +134,8 @@ class Embedded:
                 "durable": store.durable,
                 "concurrency": settings.worker.concurrency,
                 "queues": settings.worker.queues,
+                "tls": self._tls is not None,
+                "authentication": self._access.required,
             },
         )
 

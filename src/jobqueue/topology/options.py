@@ -7,6 +7,9 @@ import socket
 from collections.abc import Sequence
 
 from jobqueue._version import __version__
+from jobqueue.access.limits import Limiter
+from jobqueue.access.policy import Access
+from jobqueue.access.tls import ServerTls
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend
@@ -87,12 +90,23 @@ def worker(
     )
 
 
-def http(settings: Settings, metrics: Metrics, figures: Figures) -> HttpSettings:
+def http(
+    settings: Settings,
+    metrics: Metrics,
+    figures: Figures,
+    *,
+    access: Access,
+    limiter: Limiter | None,
+    tls: ServerTls | None,
+) -> HttpSettings:
     """What the HTTP face is told."""
     return HttpSettings(
         max_payload_bytes=settings.queue.max_payload_bytes,
         view=settings.http.view,
         metrics=lambda: metrics.render(figures),
+        access=access,
+        limiter=limiter,
+        tls=tls,
     )
 
 

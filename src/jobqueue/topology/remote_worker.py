@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from jobqueue.access.tls import Credentials
 from jobqueue.config import Settings
 from jobqueue.core.errors import AlreadyExists
 from jobqueue.core.job import QueueSpec
@@ -35,6 +36,7 @@ class RemoteWorker:
         queues: Sequence[str],
         registry: Registry | None = None,
         exec_command: Sequence[str] | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._settings = settings
         self._url = url
@@ -48,6 +50,7 @@ class RemoteWorker:
             settings=options.engine(settings),
             rules=options.rules(settings),
             observer=self.metrics,
+            credentials=credentials,
         )
         observer = Deaf() if self._owns_store else self.metrics
         self._dispatch = Metered(self._backend, observer)

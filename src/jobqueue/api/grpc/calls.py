@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 import grpc.aio
 
+from jobqueue.api.grpc.channel import STREAM_OPEN
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import Internal, JobQueueError, Unavailable
 
@@ -149,7 +150,7 @@ class Duplex(Generic[Request, Response]):
 
     async def open(self) -> None:
         """Tell the client that the stream is there before the first message is."""
-        await self._context.send_initial_metadata(())
+        await self._context.send_initial_metadata((STREAM_OPEN,))
 
     async def read(self) -> Request | None:
         """The next message, None when the client has ended its side."""

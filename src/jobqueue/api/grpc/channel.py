@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import grpc
 import grpc.aio
 
+from jobqueue.access.policy import AUTHORIZATION
+from jobqueue.access.tls import Credentials, ServerTls, Tls, read_pem
+
 KIB, MIB = 1024, 1024 * 1024
 # A server takes at least this much in one message, whatever its payload limit: clients may fill
 # batches up to BATCH_BYTES.
@@ -21,7 +24,11 @@ PAGE_BYTES = 16 * MIB
 # The largest answer a client takes: a page, or one job with payload and result.
 CLIENT_RECEIVE_BYTES = 64 * MIB
 
+# Sent at the beginning of a stream that was let in, before any message.
+STREAM_OPEN = ("jq-stream", "open")
+
 _Options = Sequence[tuple[str, int | str]]
+Metadata = tuple[tuple[str, str], ...]
 
 
 def client_options() -> _Options:
@@ -53,11 +60,51 @@ def server_options(max_message_bytes: int) -> _Options:
     )
 
 
-def open_channel(target: str) -> grpc.aio.Channel:
-    """A channel for the running loop."""
-    return grpc.aio.insecure_channel(target, options=client_options())
+class Dialer:
+    """Opens channels to one server, and says what every call on them carries."""
+
+    def __init__(self, target: str, credentials: Credentials | None = None) -> None:
+        self._target = target
+        credentials = credentials or Credentials()
+        credentials.check()
+        self._channel_credentials = _channel_credentials(credentials.tls)
+        # Given with each call: grpc's own call credentials refuse to go without TLS.
+        key = credentials.api_key
+        self.metadata: Metadata = () if key is None else ((AUTHORIZATION, f"Bearer {key}"),)
+
+    def open(self) -> grpc.aio.Channel:
+        """A channel for the running loop."""
+        if self._channel_credentials is None:
+            return grpc.aio.insecure_channel(self._target, options=client_options())
+        return grpc.aio.secure_channel(
+            self._target, self._channel_credentials, options=client_options()
+        )
+
+    def open_blocking(self) -> grpc.Channel:
+        """A channel for threads; heartbeats use it, since they must survive a blocked loop."""
+        if self._channel_credentials is None:
+            return grpc.insecure_channel(self._target, options=client_options())
+        return grpc.secure_channel(
+            self._target, self._channel_credentials, options=client_options()
+        )
 
 
-def open_blocking_channel(target: str) -> grpc.Channel:
-    """A channel for threads; heartbeats use it, since they must survive a blocked loop."""
-    return grpc.insecure_channel(target, options=client_options())
+def _channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
+    if tls is None:
+        return None
+    return grpc.ssl_channel_credentials(
+        root_certificates=None if tls.ca is None else read_pem(tls.ca, "tls.ca"),
+        private_key=None if tls.key is None else read_pem(tls.key, "tls.key"),
+        certificate_chain=None if tls.cert is None else read_pem(tls.cert, "tls.cert"),
+    )
+
+
+def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    """What a server shows; with a client CA, it takes only clients that show one of its own."""
+    tls.check()
+    ca = None if tls.client_ca is None else read_pem(tls.client_ca, "tls.client_ca")
+    return grpc.ssl_server_credentials(
+        [(read_pem(tls.key, "tls.key"), read_pem(tls.cert, "tls.cert"))],
+        root_certificates=ca,
+        require_client_auth=ca is not None,
+    )

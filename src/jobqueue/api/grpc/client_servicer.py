@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from jobqueue.access.limits import Limiter
 from jobqueue.api.grpc.calls import Calls, Duplex, handled
 from jobqueue.api.grpc.channel import PAGE_BYTES
 from jobqueue.api.grpc.codec.jobs import event_to_pb, job_to_pb, result_to_pb, spec_from_pb
@@ -35,8 +36,9 @@ def check_wait(seconds: float, longest: float) -> float:
 class ClientServicer(rpc.ClientServiceServicer):
     """What producers of jobs call."""
 
-    def __init__(self, backend: ClientApi, calls: Calls) -> None:
+    def __init__(self, backend: ClientApi, calls: Calls, limiter: Limiter | None = None) -> None:
         self._backend = backend
+        self._submit = backend.submit if limiter is None else limiter.around(backend.submit)
         self.calls = calls
 
     @handled
@@ -44,7 +46,7 @@ class ClientServicer(rpc.ClientServiceServicer):
         """One job; a refusal is the call's own status."""
         if not request.HasField("spec"):
             raise InvalidArgument("spec", "is missing")
-        (result,) = await self._backend.submit([spec_from_pb(request.spec)])
+        (result,) = await self._submit([spec_from_pb(request.spec)])
         return pb.SubmitResponse(
             job_id=result.unwrap(), duplicate=result.status is SubmitStatus.DUPLICATE
         )
@@ -56,7 +58,7 @@ class ClientServicer(rpc.ClientServiceServicer):
         """Many jobs; a refusal is in its own result."""
         if len(request.specs) > MAX_BATCH:
             raise InvalidArgument("specs", f"at most {MAX_BATCH} in one call")
-        results = await self._backend.submit([spec_from_pb(spec) for spec in request.specs])
+        results = await self._submit([spec_from_pb(spec) for spec in request.specs])
         return pb.SubmitBatchResponse(results=[result_to_pb(result) for result in results])
 
     @handled
@@ -65,7 +67,7 @@ class ClientServicer(rpc.ClientServiceServicer):
     ) -> None:
         """Numbered batches."""
         stream = Duplex[pb.SubmitStreamRequest, pb.SubmitStreamResponse](context)
-        await submit_stream(self._backend, stream, self.calls)
+        await submit_stream(self._submit, stream, self.calls)
 
     @handled
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.GetJobResponse:

@@ -29,6 +29,8 @@ from jobqueue.core.errors import (
     OutcomeUnknown,
     PermissionDenied,
     QueueFull,
+    RateLimited,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -39,10 +41,12 @@ STATUS: dict[Code, grpc.StatusCode] = {
     Code.CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
     Code.KEY_CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
     Code.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Code.RATE_LIMITED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     # Not ABORTED: some clients repeat that by themselves, and this must not be repeated blindly.
     Code.OUTCOME_UNKNOWN: grpc.StatusCode.UNKNOWN,
     Code.DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Code.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     Code.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     Code.JOB_FAILED: grpc.StatusCode.FAILED_PRECONDITION,
     Code.INTERNAL: grpc.StatusCode.INTERNAL,
@@ -57,6 +61,7 @@ _PLAIN: dict[Code, type[JobQueueError]] = {
         Unavailable,
         OutcomeUnknown,
         DeadlineExceeded,
+        Unauthenticated,
         PermissionDenied,
         Internal,
     )
@@ -71,7 +76,7 @@ def error_to_pb(error: JobQueueError) -> types_pb2.Error:
         message.field = error.field
     elif isinstance(error, KeyConflict):
         message.job_id = error.job_id
-    elif isinstance(error, QueueFull):
+    elif isinstance(error, QueueFull | RateLimited):
         message.retry_after_seconds = error.retry_after
     elif isinstance(error, JobFailed):
         message.job_id = error.job_id
@@ -92,6 +97,8 @@ def error_from_pb(message: types_pb2.Error) -> JobQueueError:
         return KeyConflict(text, message.job_id)
     if code is Code.QUEUE_FULL:
         return QueueFull(text, message.retry_after_seconds)
+    if code is Code.RATE_LIMITED:
+        return RateLimited(text, message.retry_after_seconds)
     if code is Code.JOB_FAILED:
         return JobFailed(message.job_id, message.reason, text.partition("): ")[2])
     return _PLAIN[code](text)
@@ -107,7 +114,7 @@ def to_status(error: JobQueueError) -> tuple[grpc.StatusCode, str, Metadata]:
         metadata.append(("jq-job-id", quote(wire.job_id)))
     if wire.reason:
         metadata.append(("jq-reason", quote(wire.reason)))
-    if isinstance(error, QueueFull):
+    if isinstance(error, QueueFull | RateLimited):
         metadata.append(("retry-after", f"{error.retry_after:g}"))
     return STATUS[error.code], error.message, tuple(metadata)
 
@@ -152,7 +159,9 @@ def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQue
         return InvalidArgument("request", f"is too large for the server: {text}")
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return Internal(f"the server does not know this call (is it older?): {text}")
-    if status is grpc.StatusCode.PERMISSION_DENIED or status is grpc.StatusCode.UNAUTHENTICATED:
+    if status is grpc.StatusCode.UNAUTHENTICATED:
+        return Unauthenticated(text or "the server does not know the caller")
+    if status is grpc.StatusCode.PERMISSION_DENIED:
         return PermissionDenied(text or "the server refused the caller")
     broken = status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
     # A write on a stream that has just broken: grpc puts this over the true status

@@ -10,9 +10,19 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection as reflection_service
 
 from jobqueue._version import __version__
+from jobqueue.access.limits import Limiter
+from jobqueue.access.policy import Access
+from jobqueue.access.tls import ServerTls
 from jobqueue.api.grpc.calls import Calls, OnCall
-from jobqueue.api.grpc.channel import MESSAGE_MARGIN, MIB, MIN_RECEIVE_BYTES, server_options
+from jobqueue.api.grpc.channel import (
+    MESSAGE_MARGIN,
+    MIB,
+    MIN_RECEIVE_BYTES,
+    server_credentials,
+    server_options,
+)
 from jobqueue.api.grpc.client_servicer import ClientServicer
+from jobqueue.api.grpc.door import Door
 from jobqueue.api.grpc.operator_servicer import OperatorServicer
 from jobqueue.api.grpc.pb.jq.v1 import (
     client_pb2,
@@ -48,21 +58,30 @@ class GrpcFace:
         max_message_bytes: int = MIB + MESSAGE_MARGIN,
         reflection: bool = False,
         on_call: OnCall | None = None,
+        access: Access | None = None,
+        limiter: Limiter | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """``max_message_bytes`` should be the payload limit plus ``MESSAGE_MARGIN``."""
+        access = access or Access()
         self._backend = backend
         self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
         self._reflection = reflection
         self._calls = Calls(on_call)
+        self._limiter = limiter
+        self._tls = tls
+        self._doors = [Door(access, self._calls)] if access.required or limiter else []
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port bound (0 asks for any free one)."""
-        server = grpc.aio.server(options=server_options(self._max_message_bytes))
+        server = grpc.aio.server(
+            interceptors=self._doors, options=server_options(self._max_message_bytes)
+        )
         calls = self._calls
         client_pb2_grpc.add_ClientServiceServicer_to_server(
-            ClientServicer(self._backend, calls), server
+            ClientServicer(self._backend, calls, self._limiter), server
         )
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(
             OperatorServicer(self._backend, calls), server
@@ -79,13 +98,18 @@ class GrpcFace:
             reflection_service.enable_server_reflection(names, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            bound = server.add_insecure_port(address)
+            if self._tls is None:
+                bound = server.add_insecure_port(address)
+            else:
+                bound = server.add_secure_port(address, server_credentials(self._tls))
         except RuntimeError as error:
             raise Unavailable(f"cannot listen on {address}: {error}") from None
         await server.start()
         self._server = server
         await self.set_serving(True)
-        log.info("gRPC face listens", extra={"host": host, "port": bound})
+        log.info(
+            "gRPC face listens", extra={"host": host, "port": bound, "tls": self._tls is not None}
+        )
         return bound
 
     async def set_serving(self, serving: bool) -> None:

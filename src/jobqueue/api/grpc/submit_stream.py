@@ -7,11 +7,11 @@ import logging
 from collections import deque
 from typing import Any
 
+from jobqueue.access.limits import Submit
 from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
 from jobqueue.api.grpc.codec.jobs import result_to_pb, spec_from_pb
 from jobqueue.api.grpc.errors import error_to_pb
 from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as pb
-from jobqueue.core.api import ClientApi
 from jobqueue.core.errors import Internal, JobQueueError
 
 log = logging.getLogger("jobqueue.grpc")
@@ -21,7 +21,7 @@ GOODBYE = 1.0  # seconds that a client gets to end its side
 _Stream = Duplex[pb.SubmitStreamRequest, pb.SubmitStreamResponse]
 
 
-async def submit_stream(backend: ClientApi, stream: _Stream, calls: Calls) -> None:
+async def submit_stream(submit: Submit, stream: _Stream, calls: Calls) -> None:
     """Serve one stream to its end.
 
     When the server stops, it asks the client to end its side and answers what still comes. A
@@ -29,7 +29,7 @@ async def submit_stream(backend: ClientApi, stream: _Stream, calls: Calls) -> No
     ends: what the client got no answer to by then did not happen.
     """
     await stream.open()
-    session = _Session(backend, stream)
+    session = _Session(submit, stream)
     reader = asyncio.create_task(session.read())
     writer = asyncio.create_task(session.write())
     try:
@@ -54,8 +54,8 @@ async def submit_stream(backend: ClientApi, stream: _Stream, calls: Calls) -> No
 
 
 class _Session:
-    def __init__(self, backend: ClientApi, stream: _Stream) -> None:
-        self._backend = backend
+    def __init__(self, submit: Submit, stream: _Stream) -> None:
+        self._write_jobs = submit
         self._stream = stream
         self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._answers: deque[pb.SubmitStreamResponse] = deque()
@@ -92,7 +92,7 @@ class _Session:
     async def _submit(self, message: pb.SubmitStreamRequest) -> None:
         answer = pb.SubmitStreamResponse(number=message.number)
         try:
-            results = await self._backend.submit([spec_from_pb(spec) for spec in message.specs])
+            results = await self._write_jobs([spec_from_pb(spec) for spec in message.specs])
             answer.results.extend([result_to_pb(result) for result in results])
         except JobQueueError as error:
             answer.error.CopyFrom(error_to_pb(error))

@@ -9,6 +9,7 @@ from jobqueue._version import __version__
 from jobqueue.api.http import errors, openapi
 from jobqueue.api.http.bodies import Buffers
 from jobqueue.api.http.desk import Desk
+from jobqueue.api.http.door import Door
 from jobqueue.api.http.events import event_routes
 from jobqueue.api.http.guard import Guard
 from jobqueue.api.http.jobs import job_routes, list_routes, submit_routes
@@ -47,11 +48,18 @@ def create_app(backend: Backend, *, settings: HttpSettings | None = None) -> Fas
     ]
     for router in routers:
         app.include_router(router)
-    errors.install(app, [route for router in routers for route in router.routes])
+    routes = [route for router in routers for route in router.routes]
+    errors.install(app, routes)
     openapi.install(app)
 
     def guarded(inner: ASGIApp) -> Guard:
         return Guard(inner, settings)
 
-    app.add_middleware(guarded)
+    if settings.access.required or settings.limiter is not None:
+
+        def behind_door(inner: ASGIApp) -> Door:
+            return Door(inner, settings.access, routes)
+
+        app.add_middleware(behind_door)
+    app.add_middleware(guarded)  # the last one added is the outermost
     return app

@@ -13,7 +13,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
-from jobqueue.core.errors import Code, InvalidArgument, JobQueueError, NotFound, QueueFull
+from jobqueue.core.errors import (
+    Code,
+    InvalidArgument,
+    JobQueueError,
+    NotFound,
+    QueueFull,
+    RateLimited,
+    Unauthenticated,
+)
 
 JSON = "application/json"
 
@@ -24,9 +32,11 @@ STATUS: Mapping[Code, int] = {
     Code.CONFLICT: 409,
     Code.KEY_CONFLICT: 409,
     Code.QUEUE_FULL: 503,  # with Retry-After
+    Code.RATE_LIMITED: 429,  # with Retry-After
     Code.UNAVAILABLE: 503,  # with Retry-After: it did not happen
     Code.OUTCOME_UNKNOWN: 502,  # it may have happened: not an invitation to repeat it
     Code.DEADLINE_EXCEEDED: 504,
+    Code.UNAUTHENTICATED: 401,  # with WWW-Authenticate
     Code.PERMISSION_DENIED: 403,
     Code.JOB_FAILED: 409,
     Code.INTERNAL: 500,
@@ -67,9 +77,11 @@ def status_of(error: JobQueueError) -> int:
 
 def headers_of(error: JobQueueError) -> dict[str, str]:
     """The headers that an error is answered with."""
-    if status_of(error) != 503:
+    if isinstance(error, Unauthenticated):
+        return {"WWW-Authenticate": 'Bearer realm="jobqueue"'}
+    if status_of(error) not in (429, 503):
         return {}
-    after = error.retry_after if isinstance(error, QueueFull) else _RETRY_AFTER
+    after = error.retry_after if isinstance(error, QueueFull | RateLimited) else _RETRY_AFTER
     return {"Retry-After": str(max(1, math.ceil(after)))}
 
 

@@ -8,6 +8,7 @@ import errno
 import logging
 import math
 import socket
+import ssl
 from asyncio import TimerHandle
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from jobqueue.api.http.app import create_app
+from jobqueue.api.http.door import CERTIFICATE, certificate_name
 from jobqueue.api.http.errors import ErrorAnswer, detail
 from jobqueue.api.http.settings import KIB, HttpSettings
 from jobqueue.core.api import Backend
@@ -41,9 +43,11 @@ class _Protocol(HttpToolsProtocol):
         self._head: object | None = None  # the message whose head is being read
         self._head_bytes = 0
         self._head_timer: TimerHandle | None = None
+        self._certificate = ""  # the name in the client's
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._certificate = certificate_name(transport.get_extra_info("peercert"))
         if len(self.connections) > self.max_connections:
             self._refuse(503, Unavailable("the server has too many connections; try again"))
         else:
@@ -70,6 +74,7 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_read()
+        self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -159,9 +164,10 @@ class HttpFace:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which is a free one if 0 was asked for."""
+        config = self._config()  # says what is wrong with a certificate before a port is taken
         sockets = await _bind(host, port)
         bound: int = sockets[0].getsockname()[1]
-        server = self._server = _Server(self._config())
+        server = self._server = _Server(config)
         self._task = asyncio.create_task(server.serve(sockets), name="http-face")
         listening = asyncio.create_task(server.listening.wait())
         await asyncio.wait([self._task, listening], return_when=asyncio.FIRST_COMPLETED)
@@ -169,7 +175,7 @@ class HttpFace:
         if self._task.done():
             await self._task
             raise Unavailable(f"http: the server on {host}:{bound} ended at start")
-        _log.info("listening", extra={"host": host, "port": bound})
+        _log.info("listening", extra={"host": host, "port": bound, "tls": config.is_ssl})
         return bound
 
     async def stop(self, grace: float = 5.0) -> None:
@@ -190,8 +196,17 @@ class HttpFace:
             (_Protocol,),
             {"max_connections": settings.max_connections, "head_timeout": settings.head_timeout},
         )
+        tls: dict[str, Any] = {}
+        if settings.tls is not None:
+            settings.tls.check()
+            tls = {"ssl_certfile": settings.tls.cert, "ssl_keyfile": settings.tls.key}
+            if settings.tls.client_ca is not None:
+                # Not required: probes have none, and the door asks everybody else.
+                tls["ssl_ca_certs"] = str(settings.tls.client_ca)
+                tls["ssl_cert_reqs"] = ssl.CERT_OPTIONAL
         return uvicorn.Config(
             self.app,
+            **tls,
             http=protocol,
             ws="none",
             loop="none",

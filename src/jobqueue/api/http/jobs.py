@@ -22,6 +22,7 @@ from jobqueue.core.errors import (
     KeyConflict,
     NotFound,
     QueueFull,
+    RateLimited,
 )
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import JobQuery, JobSpec, SubmitResult, SubmitStatus
@@ -44,6 +45,7 @@ def submit_routes(desk: Desk) -> APIRouter:
             400,
             404,
             413,
+            429,
             503,
         ),
         openapi_extra=takes(JobBody),
@@ -51,7 +53,7 @@ def submit_routes(desk: Desk) -> APIRouter:
     async def submit(request: Request, params: JobParams) -> Response:
         async with desk.buffers.body(request, desk.settings.max_body_bytes) as body:
             spec = decode_job(body, desk.settings)
-            [result] = await desk.backend.submit([spec])
+            [result] = await desk.submit([spec])
         view = desk.view(params.view)
         if result.status is SubmitStatus.DUPLICATE or isinstance(result.error, KeyConflict):
             return await _key_taken(desk, result, view)
@@ -77,6 +79,7 @@ def submit_routes(desk: Desk) -> APIRouter:
             },
             400,
             413,
+            429,
         ),
         openapi_extra=takes(BatchBody),
     )
@@ -84,7 +87,7 @@ def submit_routes(desk: Desk) -> APIRouter:
         async with desk.buffers.body(request, desk.settings.max_batch_bytes) as body:
             items = decode_batch(body, desk.settings)
             specs = [item for item in items if isinstance(item, JobSpec)]
-            submitted = iter(await desk.backend.submit(specs) if specs else [])
+            submitted = iter(await desk.submit(specs) if specs else [])
         results = [
             SubmitResult.refused(item) if isinstance(item, JobQueueError) else next(submitted)
             for item in items
@@ -93,8 +96,8 @@ def submit_routes(desk: Desk) -> APIRouter:
         if not told.refused:
             return reply(told, 202)
         if told.refused < len(results):
-            full = [r.error for r in results if isinstance(r.error, QueueFull)]
-            return reply(told, 207, headers_of(full[0]) if full else None)
+            later = [r.error for r in results if isinstance(r.error, QueueFull | RateLimited)]
+            return reply(told, 207, headers_of(later[0]) if later else None)
         first = results[0].error
         assert first is not None
         told.error = detail(first)

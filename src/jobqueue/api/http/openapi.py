@@ -75,7 +75,12 @@ _WHAT_ERRORS_MEAN = {
     404: "no such job, queue or worker",
     409: "the thing's state forbids it, or its name is taken",
     413: "the request is too large",
+    429: "the caller submits too fast; nothing happened, try again after `Retry-After`",
     503: "backpressure, or the store is away; nothing happened, try again after `Retry-After`",
+}
+_WAYS_TO_BE_KNOWN = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "an API key or a token (JWT)"},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 
 
@@ -97,7 +102,7 @@ def answers(
             "description": _WHAT_ERRORS_MEAN[status],
             "content": {JSON: _schema(ErrorAnswer)},
         }
-        if status == 503:
+        if status in (429, 503):
             documented[status]["headers"] = {
                 "Retry-After": {"description": "seconds", "schema": {"type": "integer"}}
             }
@@ -133,10 +138,14 @@ def _build(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
         tags=app.openapi_tags,
     )
+    components = built.setdefault("components", {})
+    components["securitySchemes"] = _WAYS_TO_BE_KNOWN
+    # `{}`: a server that asks nobody who they are.
+    built["security"] = [{}, *({way: []} for way in _WAYS_TO_BE_KNOWN)]
     _, schemas = msgspec.json.schema_components(_SCHEMAS, ref_template=_REF)
     for name, required in _REQUIRED.items():
         schemas[name]["required"] = required
         for field in required:
             schemas[name]["properties"][field].pop("default", None)
-    built.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+    components.setdefault("schemas", {}).update(schemas)
     return built

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from jobqueue.access.limits import Limiter
+from jobqueue.access.policy import Access
+from jobqueue.access.tls import ServerTls
 from jobqueue.core.errors import InvalidArgument
 
 KIB = 1024
@@ -35,6 +38,10 @@ class HttpSettings:
     metrics: Callable[[], Awaitable[tuple[bytes, str]]] | None = None
     # Whether requests should be sent here; None: what the backend's health says.
     ready: Callable[[], Awaitable[bool]] | None = None
+
+    access: Access = field(default_factory=Access)  # who may call
+    limiter: Limiter | None = None  # how fast each may submit
+    tls: ServerTls | None = None
 
     def __post_init__(self) -> None:
         if self.view not in VIEWS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Sequence
 from typing import cast
@@ -97,12 +98,16 @@ class ProgramExecutor:
         return self._endings.succeeded(execution, bytes(talk.result) or None)
 
 
+_SECRET = re.compile(r"PASSWORD|SECRET|KEY|TOKEN|_URL$")
+"""In the name of a variable of ours that a program has no business with."""
+
+
 def environment(job: Assignment) -> dict[str, str]:
     """The worker's own environment without its secrets, and what the job is."""
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if not (name.startswith("JQ_") and name.endswith(("PASSWORD", "_URL")))
+        if not (name.startswith("JQ_") and _SECRET.search(name))
     }
     return inherited | {
         "JQ_JOB_ID": job.id,

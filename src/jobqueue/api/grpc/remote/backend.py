@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc.aio
 
+from jobqueue.access.tls import Credentials
+from jobqueue.api.grpc.channel import Dialer
 from jobqueue.api.grpc.client_servicer import MAX_WAIT
 from jobqueue.api.grpc.codec.jobs import event_from_pb, job_from_pb
 from jobqueue.api.grpc.codec.operations import (
@@ -48,9 +50,11 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 2.0
 class GrpcBackend:
     """Implements ``core.api.Backend``. Connects at the first call; every call has a deadline."""
 
-    def __init__(self, target: str, *, timeout: float = 10.0) -> None:
+    def __init__(
+        self, target: str, *, timeout: float = 10.0, credentials: Credentials | None = None
+    ) -> None:
         """``target`` is ``host:port``, ``timeout`` what one call may take."""
-        self._target = target
+        self._dialer = Dialer(target, credentials)
         self._timeout = timeout
         self._open: tuple[Wiring, Submitter] | None = None
         self._links: dict[str, RemoteLink] = {}
@@ -70,7 +74,7 @@ class GrpcBackend:
 
     def _opened(self) -> tuple[Wiring, Submitter]:
         if self._open is None:
-            wiring = Wiring(self._target, self._timeout)
+            wiring = Wiring(self._dialer, self._timeout)
             self._open = (wiring, Submitter(wiring))
         return self._open
 
@@ -156,7 +160,7 @@ class GrpcBackend:
         while True:
             request = client_pb2.WatchJobRequest(job_id=job_id, after_version=seen)
             try:
-                call = wiring.client.WatchJob(request)
+                call = wiring.client.WatchJob(request, metadata=wiring.metadata)
             except grpc.aio.UsageError:
                 raise Unavailable("the connection is closed") from None
             try:

@@ -26,6 +26,7 @@ from jobqueue.core.errors import (
     JobQueueError,
     OutcomeUnknown,
     PermissionDenied,
+    Unauthenticated,
     Unavailable,
 )
 from jobqueue.core.job import Pulse, Transition, WorkerInfo, WorkerStatus
@@ -200,7 +201,8 @@ class RemoteLink:
                 if not self._opened.done():
                     self._opened.set_exception(error)
                     return
-                if isinstance(error, Conflict | PermissionDenied) and not self._closed:
+                refused = isinstance(error, Conflict | Unauthenticated | PermissionDenied)
+                if refused and not self._closed:
                     log.error("the worker must stop: %s", error, extra={"worker_id": self.info.id})  # noqa: TRY400
                     self._broken()
                     self._inbox.set_status(WorkerStatus.STOPPING)
@@ -221,7 +223,7 @@ class RemoteLink:
         """One stream. Always ends with an error."""
         reader: asyncio.Task[None] | None = None
         try:
-            stream = self._stream = self._wiring.worker.Connect()
+            stream = self._stream = self._wiring.worker.Connect(metadata=self._wiring.metadata)
             await self._greet(stream)
             reader = self._loop.create_task(self._read(stream))
             reader.add_done_callback(lambda _: self._wake.set())
@@ -237,6 +239,7 @@ class RemoteLink:
             self._cut()
 
     async def _greet(self, stream: _Stream) -> None:
+        await self._wiring.opened(stream)
         try:
             async with asyncio.timeout(self._wiring.timeout):
                 await stream.write(self._hello)

@@ -25,6 +25,8 @@ from jobqueue.core.errors import (
     InvalidArgument,
     JobQueueError,
     OutcomeUnknown,
+    PermissionDenied,
+    Unauthenticated,
     Unavailable,
 )
 from jobqueue.core.job import JobSpec, SubmitResult
@@ -220,13 +222,10 @@ class Submitter:
 
     async def _open(self) -> None:
         try:
-            self._stream = self._wiring.client.SubmitStream()
-            async with asyncio.timeout(self._wiring.timeout):
-                await self._stream.wait_for_connection()
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from None
-        except (TimeoutError, grpc.aio.UsageError):
+            self._stream = self._wiring.client.SubmitStream(metadata=self._wiring.metadata)
+        except grpc.aio.UsageError:
             raise Unavailable("the server could not be reached in time") from None
+        await self._wiring.opened(self._stream)
 
     def _close(self) -> None:
         if self._watchdog is not None:
@@ -239,8 +238,9 @@ class Submitter:
     def _failed(self, error: JobQueueError) -> None:
         """The stream could not be opened, or broke."""
         passing = isinstance(error, Unavailable | OutcomeUnknown)
-        # Unavailable as the server's own last word: what it did not answer did not happen.
-        self._broken(exact=isinstance(error, Unavailable))
+        # As the server's own last word these say that what it did not answer did not happen: it
+        # goes in good order, or it never let the stream in.
+        self._broken(exact=isinstance(error, Unavailable | Unauthenticated | PermissionDenied))
         if passing and self._wiring.met:
             self._expire()
             return

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
 
-from jobqueue.api.grpc.channel import open_blocking_channel, open_channel
+from jobqueue.api.grpc.channel import STREAM_OPEN, Dialer
 from jobqueue.api.grpc.errors import from_rpc_error, from_status
 from jobqueue.api.grpc.pb.jq.v1 import (
     client_pb2_grpc,
@@ -28,11 +28,12 @@ _Beat = Callable[..., worker_pb2.HeartbeatResponse]
 class Wiring:
     """Opened on the loop that uses it."""
 
-    def __init__(self, target: str, timeout: float) -> None:
+    def __init__(self, dialer: Dialer, timeout: float) -> None:
         self.timeout = timeout
         self.met = False  # the server was there once: what cannot be sent may wait for it
-        self._target = target
-        self._channel = open_channel(target)
+        self.metadata = dialer.metadata  # what every call carries
+        self._dialer = dialer
+        self._channel = dialer.open()
         self.client = client_pb2_grpc.ClientServiceStub(self._channel)
         self.operator = operator_pb2_grpc.OperatorServiceStub(self._channel)
         self.worker = worker_pb2_grpc.WorkerServiceStub(self._channel)
@@ -50,7 +51,11 @@ class Wiring:
     ) -> Response:
         """Make a call within its deadline. ``changes``: a lost answer is an OutcomeUnknown."""
         try:
-            response = await method(request, timeout=self.timeout if timeout is None else timeout)
+            response = await method(
+                request,
+                timeout=self.timeout if timeout is None else timeout,
+                metadata=self.metadata,
+            )
             self.met = True
             return response
         except grpc.aio.AioRpcError as error:
@@ -63,10 +68,27 @@ class Wiring:
                 raise Unavailable("the connection was closed during the call") from None
             raise
 
+    async def opened(self, stream: grpc.aio.StreamStreamCall[Any, Any]) -> None:
+        """Wait until the server has let a stream in; raises what it says if it does not.
+
+        A message written to a stream that is being refused could hide why
+        (https://github.com/grpc/grpc/issues/36066).
+        """
+        try:
+            async with asyncio.timeout(self.timeout):
+                if STREAM_OPEN not in tuple(await stream.initial_metadata()):
+                    await stream.code()
+                    await stream.wait_for_connection()  # raises the status
+                    raise Unavailable("the server ended the stream at its beginning")
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from None
+        except (TimeoutError, grpc.aio.UsageError):
+            raise Unavailable("the server could not be reached in time") from None
+
     def heartbeat(self, request: worker_pb2.HeartbeatRequest) -> worker_pb2.HeartbeatResponse:
         """Blocking, from any thread, on a channel that needs no loop."""
         try:
-            return self._beat()(request, timeout=self.timeout)
+            return self._beat()(request, timeout=self.timeout, metadata=self.metadata)
         except grpc.RpcError as error:
             call = cast(grpc.Call, error)  # what a channel raises is both
             raise from_status(
@@ -80,7 +102,7 @@ class Wiring:
             if self._closed:
                 raise Unavailable("the connection is closed")
             if self._blocking is None:
-                channel = open_blocking_channel(self._target)
+                channel = self._dialer.open_blocking()
                 beat = channel.unary_unary(
                     "/jq.v1.WorkerService/Heartbeat",
                     request_serializer=worker_pb2.HeartbeatRequest.SerializeToString,

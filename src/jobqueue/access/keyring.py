@@ -1,0 +1,120 @@
+"""API keys: ``name:role+role:key``, kept as hashes only."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jobqueue.access.callers import Caller, Role, parse_roles
+from jobqueue.core.errors import InvalidArgument
+
+HASH_PREFIX = "sha256="
+MIN_KEY_CHARACTERS = 16
+_MAX_KEYS = 10_000
+_MAX_FILE_BYTES = 4 << 20
+_NAME = re.compile(r"[A-Za-z0-9._@/-]{1,100}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+# What nobody but the owner needs: any right of others, and the group's right to write.
+_TOO_OPEN = 0o027
+_FORM = f"must be NAME:ROLE+ROLE:KEY, or NAME:ROLE+ROLE:{HASH_PREFIX}HEX"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key that callers may show. The key itself is not kept."""
+
+    name: str
+    roles: frozenset[Role]
+    digest: bytes = field(repr=False)
+
+
+def parse_keys(entries: Iterable[str], where: str) -> list[ApiKey]:
+    """Read entries; an error names the entry by its number and never shows it."""
+    keys: list[ApiKey] = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            keys.append(_parse(entry))
+        except ValueError as error:
+            raise InvalidArgument(where, f"entry {number}: {error}") from None
+        if number > _MAX_KEYS:
+            raise InvalidArgument(where, f"at most {_MAX_KEYS} keys")
+    return keys
+
+
+def _parse(entry: str) -> ApiKey:
+    parts = entry.strip().split(":", 2)
+    if len(parts) != 3:
+        raise ValueError(_FORM)
+    name, roles, key = (part.strip() for part in parts)
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"the name must be 1 to 100 of A-Z a-z 0-9 . _ @ / -; the form {_FORM}")
+    known = _known(roles)
+    if key.startswith(HASH_PREFIX):
+        found = key.removeprefix(HASH_PREFIX).lower()
+        if not _HASH.fullmatch(found):
+            raise ValueError(f"after {HASH_PREFIX} must come 64 hexadecimal digits")
+        digest = bytes.fromhex(found)
+    else:
+        if len(key) < MIN_KEY_CHARACTERS or not key.isascii() or not key.isprintable():
+            raise ValueError(
+                f"the key must have {MIN_KEY_CHARACTERS} or more printable ASCII characters"
+            )
+        digest = _digest(key)
+    return ApiKey(name, known, digest)
+
+
+def _known(roles: str) -> frozenset[Role]:
+    try:
+        return parse_roles(roles)
+    except ValueError:
+        # In a wrongly written entry this text may be a part of the key: it is not shown.
+        raise ValueError(f"unknown role; allowed: {', '.join(Role)}, joined by +") from None
+
+
+def read_key_file(file: Path, where: str) -> list[ApiKey]:
+    """The keys in a file, one on a line. A file that others may read or change is refused."""
+    try:
+        mode = file.stat().st_mode
+        with file.open("rb") as stream:
+            raw = stream.read(_MAX_FILE_BYTES + 1)
+        text = raw.decode()
+    except OSError as error:
+        raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise InvalidArgument(where, f"{file}: must be text") from None
+    if mode & _TOO_OPEN:
+        raise InvalidArgument(
+            where,
+            f"{file}: others may read or change it (mode {mode & 0o777:03o}); run chmod 600 {file}",
+        )
+    if len(raw) > _MAX_FILE_BYTES:
+        raise InvalidArgument(where, f"{file}: larger than {_MAX_FILE_BYTES} bytes")
+    lines = (line.strip() for line in text.splitlines())
+    return parse_keys([line for line in lines if line and not line.startswith("#")], where)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+class Keyring:
+    """Finds the owner of a key, in a time that does not tell how near a guess was."""
+
+    def __init__(self, keys: Iterable[ApiKey]) -> None:
+        self._keys = tuple(keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def find(self, key: str) -> Caller | None:
+        """The caller that this key belongs to."""
+        digest = _digest(key)
+        found: ApiKey | None = None
+        for known in self._keys:
+            if hmac.compare_digest(known.digest, digest):
+                found = known
+        return None if found is None else Caller(found.name, found.roles)

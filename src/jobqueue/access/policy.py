@@ -1,0 +1,121 @@
+"""The one place that decides who a caller is and whether they may do what they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from jobqueue.access.callers import EVERY_ROLE, Caller, Role, parse_roles
+from jobqueue.access.keyring import Keyring
+from jobqueue.access.tokens import MAX_TOKEN_BYTES, TokenVerifier
+from jobqueue.core.errors import InvalidArgument, PermissionDenied, Unauthenticated
+
+AUTHORIZATION = "authorization"
+API_KEY = "x-api-key"
+_BEARER = "bearer "
+ANY_ROLE = EVERY_ROLE
+"""Required where any caller that is known will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What came with a call. A secret: it has no place in a log."""
+
+    authorization: tuple[str, ...] = field(default=(), repr=False)
+    api_key: tuple[str, ...] = field(default=(), repr=False)
+    certificate: str = ""  # the name in a client certificate that was verified
+    address: str = ""
+
+    def secret(self) -> str | None:
+        """The one key or token, None if there is none."""
+        given = [*self.authorization, *self.api_key]
+        if not given:
+            return None
+        if len(given) > 1:
+            raise Unauthenticated("more than one credential was given")
+        if self.api_key:
+            return self.api_key[0]
+        text = self.authorization[0]
+        if text[: len(_BEARER)].lower() != _BEARER:
+            raise Unauthenticated("the authorization must be: Bearer, a space, the key or token")
+        return text[len(_BEARER) :].strip()
+
+
+class Access:
+    """Who may do what. Without any way to be known, everybody may do everything."""
+
+    def __init__(
+        self,
+        *,
+        keys: Keyring | None = None,
+        tokens: TokenVerifier | None = None,
+        certificates: bool = False,
+        certificate_roles: Mapping[str, frozenset[Role]] | None = None,
+    ) -> None:
+        """``certificate_roles``: of each name in a certificate; without it they have every role."""
+        self._keys = keys or Keyring(())
+        self._tokens = tokens
+        self._certificates = certificates
+        self._certificate_roles = certificate_roles or {}
+
+    @property
+    def required(self) -> bool:
+        """Whether callers have to say who they are."""
+        return bool(self._keys) or self._tokens is not None or self._certificates
+
+    def identify(self, shown: Shown) -> Caller:
+        """The caller, or Unauthenticated."""
+        if not self.required:
+            return Caller("", EVERY_ROLE, shown.address)
+        secret = shown.secret()
+        if secret is not None:
+            caller = self._owner(secret)
+        elif self._certificates and shown.certificate:
+            caller = self._holder(shown.certificate)
+        else:
+            raise Unauthenticated(self._what_to_show())
+        return Caller(caller.name, caller.roles, shown.address)
+
+    def _owner(self, secret: str) -> Caller:
+        if len(secret) > MAX_TOKEN_BYTES:
+            raise Unauthenticated(f"the credential is larger than {MAX_TOKEN_BYTES} bytes")
+        caller = self._keys.find(secret)
+        if caller is not None:
+            return caller
+        if self._tokens is None:
+            raise Unauthenticated("the credential is not valid")
+        return self._tokens.verify(secret)
+
+    def _holder(self, name: str) -> Caller:
+        if not self._certificate_roles:
+            return Caller(name, EVERY_ROLE)
+        return Caller(name, self._certificate_roles.get(name, frozenset()))
+
+    def _what_to_show(self) -> str:
+        ways = []
+        if self._keys or self._tokens is not None:
+            ways.append("an API key or a token, as Authorization: Bearer ...")
+        if self._certificates:
+            ways.append("a client certificate")
+        return f"no credential was given; needed: {' or '.join(ways)}"
+
+
+def permit(caller: Caller, allowed: Collection[Role], what: str) -> None:
+    """PermissionDenied unless the caller has one of the allowed roles."""
+    if caller.roles.isdisjoint(allowed):
+        needed = " or ".join(role for role in Role if role in allowed)
+        raise PermissionDenied(f"{what} takes the role {needed}; {caller.name!r} does not have it")
+
+
+def parse_certificate_roles(entries: Iterable[str], where: str) -> dict[str, frozenset[Role]]:
+    """Read ``name:role+role`` entries; the name may have colons, roles have none."""
+    found: dict[str, frozenset[Role]] = {}
+    for entry in entries:
+        name, sep, roles = entry.rpartition(":")
+        if not sep or not name.strip():
+            raise InvalidArgument(where, f"{entry[:80]!r} is not NAME:ROLE+ROLE")
+        try:
+            found[name.strip()] = parse_roles(roles)
+        except ValueError as error:
+            raise InvalidArgument(where, str(error)) from None
+    return found

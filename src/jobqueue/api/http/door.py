@@ -1,0 +1,103 @@
+"""Who may call which route: one table, and the middleware that keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jobqueue.access.callers import Role, enter_call
+from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Access, Shown, permit
+from jobqueue.api.http.errors import answer
+from jobqueue.core.errors import JobQueueError
+
+CERTIFICATE = "jobqueue.certificate"  # in the scope: the name in the client's certificate
+
+_CLIENT = frozenset({Role.CLIENT})
+_READER = frozenset({Role.CLIENT, Role.OPERATOR})
+_OPERATOR = frozenset({Role.OPERATOR})
+
+# What is not here takes a known caller of any role, who then learns that it does not exist.
+ROLES: dict[tuple[str, str], frozenset[Role]] = {
+    ("POST", "/jobs"): _CLIENT,
+    ("POST", "/jobs/batch"): _CLIENT,
+    ("GET", "/jobs"): _READER,
+    ("GET", "/jobs/{job_id}"): _READER,
+    ("GET", "/jobs/{job_id}/wait"): _READER,
+    ("GET", "/jobs/{job_id}/events"): _READER,
+    ("POST", "/jobs/{job_id}/cancel"): _READER,
+    ("POST", "/jobs/{job_id}/retry"): _OPERATOR,
+    ("DELETE", "/jobs/{job_id}"): _OPERATOR,
+    ("GET", "/dlq"): _READER,
+    ("POST", "/dlq/{job_id}/retry"): _OPERATOR,
+    ("GET", "/queues"): _OPERATOR,
+    ("POST", "/queues"): _OPERATOR,
+    ("GET", "/queues/{name}"): _OPERATOR,
+    ("DELETE", "/queues/{name}"): _OPERATOR,
+    ("POST", "/queues/{name}/pause"): _OPERATOR,
+    ("POST", "/queues/{name}/resume"): _OPERATOR,
+    ("GET", "/workers"): _OPERATOR,
+    ("POST", "/workers/{worker_id}/drain"): _OPERATOR,
+    ("POST", "/workers/{worker_id}/shutdown"): _OPERATOR,
+    ("GET", "/metrics"): _OPERATOR,
+    ("GET", "/status"): _OPERATOR,
+}
+# Those who watch the server have no keys, and the API's description is no secret.
+OPEN = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+
+
+class Door:
+    """ASGI middleware. It finds routes as the router does, so that the two never disagree."""
+
+    def __init__(self, app: ASGIApp, access: Access, routes: Sequence[BaseRoute]) -> None:
+        self._app = app
+        self._access = access
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or say why not."""
+        if scope["type"] == "http" and scope["path"] not in OPEN:
+            try:
+                caller = self._access.identify(_shown(scope))
+                permit(caller, self._allowed(scope), f"{scope['method']} {scope['path'][:200]}")
+            except JobQueueError as error:
+                await answer(error)(scope, receive, send)
+                return
+            enter_call(caller)
+        await self._app(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> frozenset[Role]:
+        for route in self._routes:
+            if route.matches(scope)[0] is Match.FULL:
+                path = str(getattr(route, "path", ""))
+                return ROLES.get((scope["method"], path), _OPERATOR)
+        return ANY_ROLE
+
+
+def _shown(scope: Scope) -> Shown:
+    def header(name: str) -> tuple[str, ...]:
+        wanted = name.encode()
+        return tuple(value.decode("latin-1") for key, value in scope["headers"] if key == wanted)
+
+    client = scope.get("client")
+    return Shown(
+        header(AUTHORIZATION),
+        header(API_KEY),
+        certificate=scope.get(CERTIFICATE, ""),
+        address=client[0] if client else "",
+    )
+
+
+def certificate_name(certificate: Mapping[str, Any] | None) -> str:
+    """The common name, or else the first alternative name, of a certificate that was verified."""
+    if not certificate:
+        return ""
+    for part in certificate.get("subject", ()):
+        for key, value in part:
+            if key == "commonName" and value:
+                return str(value)
+    for _, value in certificate.get("subjectAltName", ()):
+        return str(value)
+    return ""

@@ -1,0 +1,102 @@
+"""The settings of access, TLS and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, SecretStr
+
+from jobqueue.config_section import Int, Seconds, Section, SomeNames, setting
+
+_API_KEYS = "auth.api_keys"
+_HASHED = "sha256="
+
+
+def _joined(value: object) -> object:
+    """The file gives a list, the environment the same separated by commas."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    return value
+
+
+class AuthSection(Section):
+    api_keys: Annotated[SecretStr, BeforeValidator(_joined)] = setting(
+        SecretStr(""),
+        "Who may call, as NAME:ROLE+ROLE:KEY separated by commas; the roles are client, worker and"
+        " operator. In the file a list, and in place of each KEY `sha256=` and its hash.",
+    )
+    api_keys_file: str = setting(
+        "", "File with more of them, one on a line, which only its owner may read."
+    )
+    jwt_secret: SecretStr = setting(
+        SecretStr(""), "Secret that tokens (JWT) are signed with, 32 bytes or more; none = no JWT."
+    )
+    jwt_algorithms: SomeNames = setting(
+        ["HS256"], "Signatures that are accepted: HS256, HS384, HS512."
+    )
+    jwt_audience: str = setting("", "What a token's `aud` must name.")
+
+
+class TlsSection(Section):
+    cert: str = setting(
+        "",
+        "PEM file with the certificate: of jq-server for both its ports, of jq-worker to show to"
+        " the server.",
+    )
+    key: str = setting("", "PEM file with the certificate's key.")
+    ca: str = setting(
+        "", "PEM file with the authority that a jq-worker trusts; none = those of the system."
+    )
+    client_ca: str = setting(
+        "",
+        "PEM file with the authority of client certificates. Set, gRPC takes no connection without"
+        " one (mTLS), and HTTP takes one in place of a key or token.",
+    )
+    client_roles: SomeNames = setting(
+        [],
+        "Roles by the name in a client certificate, as NAME:ROLE+ROLE; none = every certificate"
+        " has every role.",
+    )
+
+
+class LimitsSection(Section):
+    submit_rate: Seconds = setting(
+        0.0, "Jobs that one caller may submit in a second; 0 = no limit.", "jobs/s", ge=0, le=1e9
+    )
+    submit_burst: Int = setting(
+        100, "Jobs that it may submit at once after a pause.", "jobs", ge=1, le=10**9
+    )
+
+
+def hashed_only(path: str) -> bool:
+    """Whether the file holds no secret under this name: it takes hashes only."""
+    return path == _API_KEYS
+
+
+def plain_keys_in_file(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
+    """Keys that the file gives as they are; it is where everybody looks."""
+    joined = _joined(values.get(_API_KEYS, ""))
+    if not isinstance(joined, str):
+        return []  # the schema says what is wrong
+    entries = [entry.strip() for entry in joined.split(",") if entry.strip()]
+    return [
+        f"{sources[_API_KEYS]}: {_API_KEYS}: entry {number} must end with {_HASHED} and the key's"
+        " hash; keys themselves are taken from JQ_AUTH_API_KEYS or auth.api_keys_file"
+        for number, entry in enumerate(entries, 1)
+        if not entry.split(":", 2)[-1].strip().startswith(_HASHED)
+    ]
+
+
+def security_problems(auth: AuthSection, tls: TlsSection) -> list[str]:
+    """Settings that make no sense without each other."""
+    problems = []
+    if bool(tls.cert) != bool(tls.key):
+        problems.append("tls.cert and tls.key: give both or none")
+    if tls.client_ca and not tls.cert:
+        problems.append("tls.client_ca: client certificates take TLS; give tls.cert and tls.key")
+    if tls.client_roles and not tls.client_ca:
+        problems.append("tls.client_roles: needs tls.client_ca")
+    if auth.jwt_audience and not auth.jwt_secret.get_secret_value():
+        problems.append("auth.jwt_audience: needs auth.jwt_secret")
+    return problems

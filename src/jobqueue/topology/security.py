@@ -1,0 +1,101 @@
+"""From the settings tree to who may call, how fast, and under which certificates."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from jobqueue.access.keyring import Keyring, parse_keys, read_key_file
+from jobqueue.access.limits import Limiter
+from jobqueue.access.policy import Access, parse_certificate_roles
+from jobqueue.access.tls import Credentials, ServerTls, Tls
+from jobqueue.access.tokens import TokenVerifier
+from jobqueue.config import Settings
+from jobqueue.core.clock import SystemClock
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.topology.loopback import is_loopback
+
+log = logging.getLogger("jobqueue.server")
+
+
+def access(settings: Settings) -> Access:
+    """Who may call a server."""
+    auth, tls = settings.auth, settings.tls
+    given = auth.api_keys.get_secret_value().split(",")
+    keys = parse_keys([entry for entry in given if entry.strip()], "auth.api_keys")
+    if auth.api_keys_file:
+        keys += read_key_file(Path(auth.api_keys_file), "auth.api_keys_file")
+    if tls.client_roles and not tls.client_ca:
+        raise InvalidArgument("tls.client_roles", "needs tls.client_ca")
+    return Access(
+        keys=Keyring(keys),
+        tokens=_tokens(settings),
+        certificates=bool(tls.client_ca),
+        certificate_roles=parse_certificate_roles(tls.client_roles, "tls.client_roles"),
+    )
+
+
+def _tokens(settings: Settings) -> TokenVerifier | None:
+    auth = settings.auth
+    secret = auth.jwt_secret.get_secret_value()
+    if not secret:
+        if auth.jwt_audience:
+            raise InvalidArgument("auth.jwt_audience", "needs auth.jwt_secret")
+        return None
+    return TokenVerifier(
+        secret.encode(),
+        SystemClock(),
+        algorithms=auth.jwt_algorithms,
+        audience=auth.jwt_audience,
+    )
+
+
+def limiter(settings: Settings) -> Limiter | None:
+    """How fast each caller may submit."""
+    limits = settings.limits
+    return Limiter(limits.submit_rate, limits.submit_burst) if limits.submit_rate else None
+
+
+def server_tls(settings: Settings) -> ServerTls | None:
+    """A server's certificate."""
+    tls = settings.tls
+    if bool(tls.cert) != bool(tls.key):
+        missing = "tls.key" if tls.cert else "tls.cert"
+        raise InvalidArgument(missing, "is missing; a certificate and its key go together")
+    if not tls.cert:
+        if tls.client_ca:
+            raise InvalidArgument("tls.client_ca", "needs tls.cert and tls.key")
+        return None
+    found = ServerTls(Path(tls.cert), Path(tls.key), Path(tls.client_ca) if tls.client_ca else None)
+    found.check()
+    return found
+
+
+def check_exposure(settings: Settings, allowed: Access, tls: ServerTls | None) -> None:
+    """Refuse to be open to the network by oversight."""
+    for name, face in (("http", settings.http), ("grpc", settings.grpc)):
+        if not face.enabled or is_loopback(face.host):
+            continue
+        if not allowed.required and not settings.server.insecure:
+            raise InvalidArgument(
+                f"{name}.host",
+                f"{face.host} is open to the network, and nobody has to say who they are; set"
+                " auth.api_keys, auth.jwt_secret or tls.client_ca, or take the risk with"
+                " server.insecure=true",
+            )
+        if not allowed.required:
+            log.warning("%s is open to the network without authentication", face.host)
+        elif tls is None:
+            log.warning("%s is open to the network without TLS: keys can be read", face.host)
+
+
+def credentials(settings: Settings, api_key: str | None) -> Credentials | None:
+    """What a worker shows to its server."""
+    tls = settings.tls
+    made = Credentials(
+        api_key or None,
+        Tls(tls.ca or None, tls.cert or None, tls.key or None)
+        if tls.ca or tls.cert or tls.key
+        else None,
+    )
+    return made or None
