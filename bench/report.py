@@ -78,7 +78,10 @@ def show(title: str, figures: list[Figure]) -> None:
             figure.conditions,
             style=style,
         )
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width of its own
+        console.width = 150
+    console.print(table)
 
 
 def write_json(path: Path, where: str, figures: list[Figure]) -> None:
