@@ -50,6 +50,7 @@ class Child:
             job = self._jobs.get()
             message = self._execute(job)
             self._contexts.pop(job.lease, None)
+            _flush()
             self._send(message)
 
     def _listen(self) -> None:
@@ -131,6 +132,13 @@ def load(module: str, script: str | None) -> ModuleType:
         del sys.modules[SCRIPT_MODULE]
         raise
     return loaded
+
+
+def _flush() -> None:
+    """What a handler printed must be out before its end is told: this process may be killed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
 
 
 def die_with(parent: int) -> None:
