@@ -25,7 +25,7 @@ from jobqueue.worker.settings import WorkerSettings
 
 BATCH = 1_000
 CONCURRENCY = 2_000
-TARGETS = {
+TARGETS: dict[str, dict[str, float | None]] = {
     "memory": {"batch": 60_000, "drain": 30_000, "bytes": 2_048},
     "sqlite": {"batch": 40_000, "drain": 20_000, "bytes": None},
 }
