@@ -5,12 +5,14 @@ import os
 import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import uvloop
 
 from jobqueue.core.lifecycle import Move
-from jobqueue.worker.executors.program import _Conversation
+from jobqueue.worker.executors.program import Conversation
+from jobqueue.worker.executors.spawn import Spawned
 from tests.worker.fakes import FakeServer, Worker
 from tests.worker.test_processes import gone
 
@@ -127,14 +129,8 @@ def test_a_program_that_ends_before_it_is_spoken_to() -> None:
     """On uvloop a pipe whose reader is gone refuses the write itself."""
 
     async def talk() -> None:
-        loop = asyncio.get_running_loop()
-        conversation = _Conversation(loop, 1000)
-        transport, _ = await loop.subprocess_exec(
-            lambda: conversation, "true", start_new_session=True
-        )
-        await conversation._exited
-        await asyncio.sleep(0.05)  # until the loop has seen the pipe's end
-        await asyncio.wait_for(conversation.hold(transport, b"x" * 100_000), 10)
-        assert transport.get_returncode() == 0
+        process = Spawned.start(["true"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        await process.wait()
+        assert await asyncio.wait_for(Conversation(process, 100).hold(b"x" * 100_000), 10) == 0
 
     uvloop.run(talk())

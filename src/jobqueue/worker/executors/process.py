@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import os
 import socket
+import subprocess
 import sys
 from typing import Any
 
@@ -20,6 +21,7 @@ from jobqueue.core.job import Transition
 from jobqueue.worker import frames
 from jobqueue.worker.execution import Endings, Execution, Host, Stop
 from jobqueue.worker.executors.groups import describe_exit, kill_group
+from jobqueue.worker.executors.spawn import Spawned
 from jobqueue.worker.frames import Cancel, Done, Failed, Progress, Ready, Run
 from jobqueue.worker.task import TaskDefinition
 
@@ -31,7 +33,7 @@ class Child:
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
+        process: Spawned,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -45,16 +47,17 @@ class Child:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "jobqueue.worker.child",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    os.environ.get("PYTHONPATH", ""),
-                    stdin=asyncio.subprocess.DEVNULL,
+                process = Spawned.start(
+                    [
+                        sys.executable,
+                        "-m",
+                        "jobqueue.worker.child",
+                        str(theirs.fileno()),
+                        str(os.getpid()),
+                        os.environ.get("PYTHONPATH", ""),
+                    ],
+                    stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
                 )
             reader, writer = await asyncio.open_unix_connection(sock=ours)

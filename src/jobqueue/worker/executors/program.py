@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Sequence
-from typing import cast
+from typing import IO
 
 from jobqueue.core.job import Assignment, Transition
 from jobqueue.worker.execution import MAX_ERROR_BYTES, Endings, Execution, Host, Stop
 from jobqueue.worker.executors.groups import describe_exit, kill_group
+from jobqueue.worker.executors.spawn import Spawned
 
 _STDERR_TAIL = MAX_ERROR_BYTES - 100
+_CHUNK = 64 * 1024
 _DRAIN_SECONDS = 1.0  # for output that the program's own children hold open after its end
 
 
@@ -72,18 +76,19 @@ class ProgramExecutor:
 
     async def _execute(self, execution: Execution) -> Transition:
         job = execution.assignment
-        talk = _Conversation(self._loop, self._endings.max_result_bytes)
-        transport, _ = await self._loop.subprocess_exec(
-            lambda: talk,
-            *self._command,
-            start_new_session=True,
+        process = Spawned.start(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=environment(job),
         )
-        self._pids[job.lease] = transport.get_pid()
+        self._pids[job.lease] = process.pid
         if execution.stop is not None:
             self.interrupt(execution)
+        talk = Conversation(process, self._endings.max_result_bytes)
         try:
-            await talk.hold(transport, job.payload)
+            status = await talk.hold(job.payload)
         finally:
             del self._pids[job.lease]
             if execution.handle is not None:
@@ -91,7 +96,6 @@ class ProgramExecutor:
         if talk.overflowed:
             text = f"result: the program wrote more than the {talk.limit} bytes allowed"
             return self._endings.failed(execution, text, retryable=False)
-        status = transport.get_returncode()
         if status:
             text = talk.errors.decode(errors="replace").strip()
             return self._endings.failed(execution, f"{describe_exit(status)}\n{text}".strip())
@@ -117,63 +121,71 @@ def environment(job: Assignment) -> dict[str, str]:
     }
 
 
-class _Conversation(asyncio.SubprocessProtocol):
-    """Feeds a program and collects what it writes, within bounds.
+class Conversation:
+    """Feeds a program and collects what it writes, within bounds."""
 
-    Not asyncio's streams: their ``wait`` may not return while a child of the program holds its
-    output open.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+    def __init__(self, process: Spawned, limit: int) -> None:
         self.limit = limit
         self.result = bytearray()
         self.errors = b""
         self.overflowed = False
-        self._pid = 0
-        self._open_outputs = {1, 2}
-        self._exited: asyncio.Future[None] = loop.create_future()
-        self._silent: asyncio.Future[None] = loop.create_future()
-        self._closed: asyncio.Future[None] = loop.create_future()
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self._transports: list[asyncio.BaseTransport] = []
 
-    async def hold(self, transport: asyncio.SubprocessTransport, payload: bytes) -> None:
-        """Talk until the program has ended."""
-        # uvloop's transports are not subclasses of asyncio's.
-        stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
+    async def hold(self, payload: bytes) -> int:
+        """Talk until the program has ended; returns its exit status."""
+        talk = {
+            self._loop.create_task(self._feed(payload)),
+            self._loop.create_task(self._read_result()),
+            self._loop.create_task(self._read_errors()),
+        }
         try:
-            if not stdin.is_closing():  # a program may end before it is spoken to
-                stdin.write(payload)
-                stdin.close()  # after it is written; a program need not read it
-            await self._exited
+            status = await self._process.wait()
             # The program's end is the end: what it left running must not hold its output open.
-            await asyncio.wait({self._silent}, timeout=_DRAIN_SECONDS)
-            if not self._silent.done():
-                kill_group(self._pid)
-                await asyncio.wait({self._silent}, timeout=_DRAIN_SECONDS)
+            _, open_still = await asyncio.wait(talk, timeout=_DRAIN_SECONDS)
+            if open_still:
+                kill_group(self._process.pid)
+                await asyncio.wait(talk, timeout=_DRAIN_SECONDS)
         finally:
-            transport.close()
-            await asyncio.wait({self._closed}, timeout=_DRAIN_SECONDS)
+            for task in talk:
+                task.cancel()
+            await asyncio.wait(talk)
+            for transport in self._transports:
+                transport.close()
+        return status
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._pid = cast("asyncio.SubprocessTransport", transport).get_pid()
+    async def _feed(self, payload: bytes) -> None:
+        transport, protocol = await self._loop.connect_write_pipe(
+            asyncio.streams.FlowControlMixin, self._process.popen.stdin
+        )
+        self._transports.append(transport)
+        writer = asyncio.StreamWriter(transport, protocol, None, self._loop)
+        # A program need not read its input, and may be gone before it is spoken to.
+        with contextlib.suppress(OSError, RuntimeError):
+            writer.write(payload)
+            await writer.drain()
+        transport.close()
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd != 1:
-            self.errors = (self.errors + data)[-_STDERR_TAIL:]
-        elif not self.overflowed:
-            self.result += data
+    async def _reader(self, pipe: IO[bytes] | None) -> asyncio.StreamReader:
+        reader = asyncio.StreamReader()
+        transport, _ = await self._loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        self._transports.append(transport)
+        return reader
+
+    async def _read_result(self) -> None:
+        reader = await self._reader(self._process.popen.stdout)
+        while chunk := await reader.read(_CHUNK):
+            if self.overflowed:
+                continue
+            self.result += chunk
             if len(self.result) > self.limit:
                 self.overflowed = True
-                kill_group(self._pid)
+                kill_group(self._process.pid)
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._open_outputs.discard(fd)
-        if not self._open_outputs and not self._silent.done():
-            self._silent.set_result(None)
-
-    def process_exited(self) -> None:
-        if not self._exited.done():
-            self._exited.set_result(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._closed.done():
-            self._closed.set_result(None)
+    async def _read_errors(self) -> None:
+        reader = await self._reader(self._process.popen.stderr)
+        while chunk := await reader.read(_CHUNK):
+            self.errors = (self.errors + chunk)[-_STDERR_TAIL:]

@@ -1,0 +1,61 @@
+"""Starting processes and waiting for their end, on any event loop.
+
+Not by the loop's own ``subprocess_exec``: uvloop forks the whole process and runs fork handlers in
+the child before it becomes the program, and gRPC's handlers crash there now and then. ``Popen``
+goes from the old program to the new one without running anything of ours in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+
+class Spawned:
+    """A process that leads a group of its own."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self.popen = popen
+        self.pid = popen.pid
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+        try:
+            self._descriptor = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):  # not Linux, or an old one: a thread waits
+            self._descriptor = -1
+            threading.Thread(target=self._wait, name="worker-waiter", daemon=True).start()
+        else:
+            self._loop.add_reader(self._descriptor, self._reap)
+
+    @classmethod
+    def start(cls, command: Sequence[str], **options: Any) -> Spawned:
+        """Start a program; raises OSError if there is none."""
+        return cls(subprocess.Popen(command, start_new_session=True, **options))
+
+    @property
+    def status(self) -> int | None:
+        """How it ended, as ``Popen`` says it; None while it runs."""
+        return self.popen.returncode
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+        return await asyncio.shield(self._ended)
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._end(self.popen.wait())
+
+    def _wait(self) -> None:
+        status = self.popen.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._end, status)
+
+    def _end(self, status: int) -> None:
+        if not self._ended.done():
+            self._ended.set_result(status)
