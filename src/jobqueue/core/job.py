@@ -17,6 +17,7 @@ T = TypeVar("T")
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_RETRIES = 3
 MAX_PRIORITY = 9
+MAX_PAGE = 1_000  # jobs in one answer, on every face
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 

@@ -6,7 +6,7 @@ import math
 import re
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import MAX_PRIORITY, JobQuery, JobSpec, Queue, WorkerInfo
+from jobqueue.core.job import MAX_PAGE, MAX_PRIORITY, JobQuery, JobSpec, Queue, WorkerInfo
 from jobqueue.core.retry import profile
 from jobqueue.core.store import ALL_QUEUES
 
@@ -17,7 +17,6 @@ MAX_KEY_LENGTH = 255
 MAX_TYPE_LENGTH = 200
 MAX_LABELS = 32
 MAX_LABEL_LENGTH = 255
-MAX_PAGE = 1_000
 MAX_CONCURRENCY = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"

@@ -22,6 +22,7 @@ from jobqueue.core.errors import (
     RateLimited,
     Unauthenticated,
 )
+from jobqueue.core.job import MAX_PAGE
 
 JSON = "application/json"
 
@@ -42,7 +43,7 @@ STATUS: Mapping[Code, int] = {
     Code.INTERNAL: 500,
 }
 _RETRY_AFTER = 1.0
-_ALLOWED = {"limit": "; allowed: 1 to 200", "timeout": "; allowed: seconds from 0 on"}
+_ALLOWED = {"limit": f"; allowed: 1 to {MAX_PAGE}", "timeout": "; allowed: seconds from 0 on"}
 
 
 class TooLarge(InvalidArgument):

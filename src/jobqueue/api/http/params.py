@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from jobqueue.core.job import MAX_PAGE
+
 View = Literal["canonical", "scheduler", "producer"]
 _VIEW = Field(None, description="the vocabulary of `status`; by default the server's setting")
 
@@ -26,7 +28,7 @@ class _NoParams(_Strict):
 class _DeadLetterParams(_JobParams):
     queue: str | None = None
     type: str | None = Field(None, description="the task's name")
-    limit: int = Field(20, ge=1, le=200)
+    limit: int = Field(20, ge=1, le=MAX_PAGE)
     page_token: str = Field("", description="`next_page_token` of the page before")
 
 
