@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Sequence
 from jobqueue.core.api import Inbox, Link
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.errors import (
-    AlreadyExists,
     Conflict,
     InvalidArgument,
     JobQueueError,
@@ -20,23 +19,16 @@ from jobqueue.core.errors import (
 from jobqueue.core.ids import new_job_ids, parse_job_id
 from jobqueue.core.job import (
     Cancellation,
-    ComponentHealth,
     Event,
-    Health,
     Job,
     JobQuery,
     JobSpec,
     NewJob,
     Outcome,
     Page,
-    Queue,
-    QueueSpec,
-    QueueStats,
-    Refusal,
     SubmitResult,
     SubmitStatus,
     Transition,
-    Worker,
     WorkerInfo,
     WorkerStatus,
 )
@@ -46,6 +38,7 @@ from jobqueue.core.store import JobFilter, Store
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.links import ENDING, EngineLink, ReportCall
+from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Session
 from jobqueue.engine.settings import EngineSettings
@@ -55,10 +48,9 @@ from jobqueue.engine.watching import Watchers
 _log = logging.getLogger("jobqueue.engine")
 _WATCH_SAFETY_NET = 1.0  # how long a waiter trusts that it will be told
 _CANCEL_TRIES = 10  # a job can change state between our look and our write, but not for ever
-_FORCE_CHUNK = 1_000
 
 
-class Engine:
+class Engine(OperatorCalls):
     """Implements ``core.api.Backend``."""
 
     def __init__(
@@ -396,122 +388,6 @@ class Engine:
             self._scheduler.wake()
         if self._watchers:
             self._watchers.changed(outcome.job_id for outcome in outcomes)
-
-    # -- operator --------------------------------------------------------------------------
-
-    async def create_queue(self, spec: QueueSpec) -> Queue:
-        """See ``OperatorApi.create_queue``."""
-        queue = spec.resolve(self._settings.queue)
-        admission.check_queue(queue)
-        if not await self._store.create_queue(queue):
-            raise AlreadyExists(f"name: there is a queue {queue.name!r} already")
-        return queue
-
-    async def delete_queue(self, name: str, *, force: bool = False) -> int:
-        """See ``OperatorApi.delete_queue``."""
-        dropped = 0
-        while True:
-            left = await self._store.delete_queue(name)
-            if left is None:
-                raise _no_queue(name)
-            if left == 0:
-                return dropped
-            if not force:
-                raise Conflict(
-                    f"queue {name!r} is not empty ({left} unfinished jobs); use force to"
-                    " dead-letter them"
-                )
-            await self._store.pause_queue(name, True)
-            seqs = await self._store.unfinished(name, _FORCE_CHUNK)
-            outcomes = await self._apply([Transition.dropped_with_queue(seq) for seq in seqs])
-            dropped += sum(outcome.applied for outcome in outcomes)
-
-    async def pause_queue(self, name: str) -> None:
-        """See ``OperatorApi.pause_queue``."""
-        if not await self._store.pause_queue(name, True):
-            raise _no_queue(name)
-
-    async def resume_queue(self, name: str) -> None:
-        """See ``OperatorApi.resume_queue``."""
-        if not await self._store.pause_queue(name, False):
-            raise _no_queue(name)
-        self._scheduler.wake()
-
-    async def queue_stats(self, name: str) -> QueueStats:
-        """See ``OperatorApi.queue_stats``."""
-        found = await self._store.stats(name)
-        if not found:
-            raise _no_queue(name)
-        return found[0]
-
-    async def list_queues(self) -> list[QueueStats]:
-        """See ``OperatorApi.list_queues``."""
-        return await self._store.stats()
-
-    async def list_workers(self) -> list[Worker]:
-        """See ``OperatorApi.list_workers``."""
-        return await self._store.workers()
-
-    async def drain_worker(self, worker_id: str) -> None:
-        """See ``OperatorApi.drain_worker``."""
-        await self._set_worker_status(worker_id, WorkerStatus.DRAINING)
-
-    async def shutdown_worker(self, worker_id: str) -> None:
-        """See ``OperatorApi.shutdown_worker``."""
-        await self._set_worker_status(worker_id, WorkerStatus.STOPPING)
-
-    async def _set_worker_status(self, worker_id: str, status: WorkerStatus) -> None:
-        known = {worker.info.id: worker for worker in await self._store.workers()}
-        worker = known.get(worker_id)
-        if worker is None:
-            raise NotFound(f"worker_id: there is no worker {worker_id!r}")
-        if worker.status is WorkerStatus.OFFLINE:
-            raise Conflict(f"worker {worker_id!r} is OFFLINE")
-        await self._store.set_worker_status(worker_id, status)
-        session = self._scheduler.sessions.get(worker_id)
-        if session is not None:
-            session.open = False
-            session.inbox.set_status(status)
-
-    async def retry(self, job_id: str) -> Job:
-        """See ``OperatorApi.retry``."""
-        job = await self.get(job_id)
-        outcome = (await self._apply([Transition.retried_by_hand(job.seq)]))[0]
-        if outcome.refusal is Refusal.NO_QUEUE:
-            raise Conflict(f"job {job_id} cannot be retried: its queue {job.queue!r} is deleted")
-        if outcome.refusal is Refusal.NO_SUCH_JOB:
-            raise NotFound(f"job_id: there is no job {job_id}")
-        if not outcome.applied:
-            state = outcome.state.name if outcome.state else "gone"
-            raise Conflict(
-                f"job {job_id} is {state}; only FAILED and DEAD_LETTERED jobs can be retried"
-            )
-        return await self.get(job_id)
-
-    async def delete_job(self, job_id: str) -> None:
-        """See ``OperatorApi.delete_job``."""
-        state = await self._store.delete_job(parse_job_id(job_id))
-        if state is None:
-            raise NotFound(f"job_id: there is no job {job_id}")
-        if state not in TERMINAL:
-            raise Conflict(
-                f"job {job_id} is {state.name}; only DONE and DEAD_LETTERED jobs can be deleted"
-            )
-
-    async def health(self) -> Health:
-        """See ``OperatorApi.health``."""
-        try:
-            await self._store.ping()
-        except JobQueueError as error:
-            database = ComponentHealth("database", False, error.message)
-        else:
-            durable = "durable" if self._store.durable else "not durable"
-            database = ComponentHealth("database", True, f"{self._store.name}, {durable}")
-        return Health(database.ok, self._settings.version, [database])
-
-
-def _no_queue(name: str) -> NotFound:
-    return NotFound(f"queue: there is no queue {name!r}")
 
 
 async def _wait(changed: asyncio.Event, patience: float) -> None:
