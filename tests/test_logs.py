@@ -129,3 +129,13 @@ def test_the_text_format_is_for_people(capsys):
     logging.getLogger("jobqueue.x").warning("to x://u:hush@h", extra={"job_id": "j1"})
     text = capsys.readouterr().out
     assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING to x://u:\*\*\*@h  \[job_id=j1\]\n", text)
+
+
+def test_text_from_elsewhere_makes_no_line_of_its_own(capsys):
+    logs.configure("jq-test", "info", "text")
+    logging.getLogger("jobqueue.x").info(
+        "path %s", "/a\n12:00:00 ERROR forged", extra={"q": "\x1b[31m\r\n"}
+    )
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "\\x0a12:00:00 ERROR forged" in line
+    assert "\x1b" not in line

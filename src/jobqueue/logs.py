@@ -77,14 +77,21 @@ class JsonFormatter(logging.Formatter):
         return redact(json.dumps(line, default=_plain))
 
 
+def _one_line(text: str) -> str:
+    """Text from elsewhere must not make a line of its own, nor command the terminal."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
 class TextFormatter(logging.Formatter):
     """A line for people: time, level, message, context."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render a record."""
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        context = " ".join(f"{name}={value}" for name, value in _context(record).items())
-        text = f"{clock} {record.levelname:<7} {record.getMessage()}"
+        context = " ".join(
+            f"{name}={_one_line(str(value))}" for name, value in _context(record).items()
+        )
+        text = f"{clock} {record.levelname:<7} {_one_line(record.getMessage())}"
         if context:
             text += f"  [{context}]"
         if record.exc_info and record.exc_info[1] is not None:

@@ -90,7 +90,9 @@ def test_ctrl_c_is_quiet(store):
 
 
 def test_a_reader_that_leaves_is_no_error(store):
-    command = f"{sys.executable} -m jobqueue.cli.ctl --url {URL} job list --limit 1000 | head -n 1"
+    ctl = f"{sys.executable} -m jobqueue.cli.ctl --url {URL}"
+    # The shell's own status is the last program's: ask for ours.
+    command = f"{{ {ctl} job list --limit 1000; echo status $? >&2; }} | head -n 1"
     answer = subprocess.run(
         ["/bin/sh", "-c", command],
         cwd=store,
@@ -100,6 +102,7 @@ def test_a_reader_that_leaves_is_no_error(store):
         timeout=30,
     )
     assert answer.stdout.startswith("JOB ID")
+    assert answer.stderr == "status 0\n"
     assert "Error" not in answer.stderr
     assert "Traceback" not in answer.stderr
 
@@ -118,3 +121,32 @@ def test_the_demo_shows_a_live_view(tmp_path):
     for name in ("PENDING", "RUNNING", "DEAD", "RETRIES", "ERRORS"):
         assert name in text
     assert "Drained in" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["job", "list", "--limit", "99999999999999"], "limit: must be 1 to 1000"),
+        (["job", "list", "--queue", "\udcff"], "not valid text"),
+        (["--timeout", "inf", "status"], "--timeout"),
+    ],
+)
+def test_odd_arguments_get_a_line_not_a_traceback(server, tmp_path, words, said):
+    answer = processes.run("ctl", "--server", server.grpc, *words, cwd=tmp_path)
+    assert answer.returncode == 2
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_full_device_under_the_output_is_told(server):
+    with open("/dev/full", "w") as full:
+        answer = subprocess.run(
+            [sys.executable, "-m", "jobqueue.cli.ctl", "--server", server.grpc, "status"],
+            env=processes.environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+        )
+    assert answer.returncode == 1
+    assert "Traceback" not in answer.stderr

@@ -104,6 +104,7 @@ async def test_an_unknown_queue_is_not_found(rig: Rig):
         ("ttl", {"ttl": 0.0}),
         ("timeout", {"timeout": math.nan}),
         ("capacity", {"capacity": -1}),
+        ("capacity", {"capacity": 10**24}),
         ("retry_profile", {"retry_profile": "never"}),
         ("priority_weights", {"priority_weights": {10: 1}}),
         ("priority_weights", {"priority_weights": {5: 0}}),

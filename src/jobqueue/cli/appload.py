@@ -36,7 +36,7 @@ def load_attribute(reference: str, field: str = "--app") -> Any:
         raise InvalidArgument(
             field, f"{module_name} needs the module {missing!r}, which is not installed"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidArgument(
             field, f"importing {module_name} failed: {type(error).__name__}: {error}"
         ) from error

@@ -62,7 +62,10 @@ def root(
     ] = None,
     output: OutputOption = None,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds to wait for an answer.", metavar="SECONDS")
+        float,
+        typer.Option(
+            min=0.001, max=86_400, help="Seconds to wait for an answer.", metavar="SECONDS"
+        ),
     ] = 10.0,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,

@@ -86,8 +86,20 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
     except BrokenPipeError:  # whoever read our output has enough
         _discard_stdout()
         return 0
+    except SystemExit as ended:  # what rich and typer make of the same
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        _discard_stdout()
+        return 0
     except _CommandLineError as error:
         return _usage_error(error, as_json)
+    except UnicodeEncodeError:
+        report("an argument is not valid text", Code.INVALID_ARGUMENT, as_json=as_json)
+        return EXIT_CODES[Code.INVALID_ARGUMENT]
+    except OSError as error:
+        report(f"cannot read or write: {error}", Code.INTERNAL, as_json=as_json)
+        _discard_stdout()
+        return EXIT_CODES[Code.INTERNAL]
     return status if isinstance(status, int) else 0
 
 

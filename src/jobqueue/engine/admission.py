@@ -18,6 +18,7 @@ MAX_TYPE_LENGTH = 200
 MAX_LABELS = 32
 MAX_LABEL_LENGTH = 255
 MAX_CONCURRENCY = 100_000
+MAX_CAPACITY = 1_000_000_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
 
@@ -81,8 +82,8 @@ def check_queue(queue: Queue) -> None:
         _check_positive("ttl", queue.ttl)
     if queue.timeout is not None:
         _check_positive("timeout", queue.timeout)
-    if queue.capacity < 0:
-        raise InvalidArgument("capacity", "must be 0 (unbounded) or more")
+    if not 0 <= queue.capacity <= MAX_CAPACITY:
+        raise InvalidArgument("capacity", f"must be 0 (unbounded) to {MAX_CAPACITY}")
     profile(queue.retry_profile)
     for priority, weight in (queue.priority_weights or {}).items():
         if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= 1_000_000:

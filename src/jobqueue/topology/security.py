@@ -25,6 +25,10 @@ def access(settings: Settings) -> Access:
     keys = parse_keys([entry for entry in given if entry.strip()], "auth.api_keys")
     if auth.api_keys_file:
         keys += read_key_file(Path(auth.api_keys_file), "auth.api_keys_file")
+    if not keys and (auth.api_keys.get_secret_value() or auth.api_keys_file):
+        # Whoever sets it wants callers to be known: an empty list must not let everybody in.
+        name = "auth.api_keys_file" if auth.api_keys_file else "auth.api_keys"
+        raise InvalidArgument(name, "holds no key; give one, or leave the setting out")
     if tls.client_roles and not tls.client_ca:
         raise InvalidArgument("tls.client_roles", "needs tls.client_ca")
     return Access(

@@ -95,3 +95,14 @@ async def test_a_batch_is_bounded_in_bytes(serve: Serve, backend: FakeBackend) -
     response = await http.post("/jobs/batch", json={"jobs": [{"payload": "x" * 1000}]})
     assert response.status_code == 413
     assert backend.specs == []
+
+
+@pytest.mark.parametrize("depth", range(940, 980, 4))
+async def test_a_deeply_nested_payload_is_taken_or_refused_never_a_defect(
+    http: httpx.AsyncClient, depth: int
+) -> None:
+    payload = '{"a":' * depth + "1" + "}" * depth
+    for body in (f'{{"jobs": [{{"payload": {payload}}}]}}', f'{{"payload": {payload}}}'):
+        path = "/jobs/batch" if body.startswith('{"jobs"') else "/jobs"
+        response = await http.post(path, content=body)
+        assert response.status_code in (202, 400), (depth, response.text[:200])

@@ -320,3 +320,51 @@ async def test_stop_cuts_off_what_does_not_end(backend: FakeBackend) -> None:
         response = await submit
     assert (response.status_code, response.json()["error"]["code"]) == (502, "OUTCOME_UNKNOWN")
     assert backend.left.is_set()
+
+
+def _chunked(http: httpx.AsyncClient, trailers: bytes) -> bytes:
+    body = b'{"payload": 1}'
+    return (
+        b"POST /jobs HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n%b"
+        % (str(http.base_url.host).encode(), len(body), body, trailers)
+    )
+
+
+@pytest.mark.parametrize("line", [b"x-a: %b" % (b"b" * 80 * 1024), b"x-a: b\r\n" * 12_000])
+async def test_trailers_without_end_are_refused(http: httpx.AsyncClient, line: bytes) -> None:
+    """They come after the body, so that the limit on headers has to be kept once more."""
+    talk = await Talk.to(http)
+    talk.writer.write(_chunked(http, b""))
+    await asyncio.sleep(0.01)  # so that they arrive in a read of their own
+    talk.writer.write(line)
+    status, heard = await talk.hear()
+    assert status == 431
+    assert b"bytes of trailers allowed" in heard
+
+
+async def test_a_body_in_one_byte_chunks_is_fine(http: httpx.AsyncClient) -> None:
+    body = b'{"payload": "%b"}' % (b"p" * 30_000)
+    head = (
+        b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n"
+    )
+    talk = await Talk.to(http)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    talk.writer.write(head + chunks + b"0\r\n\r\n")
+    status = await asyncio.wait_for(talk.reader.readline(), 10)
+    talk.writer.close()
+    assert b" 202 " in status
+
+
+async def test_a_trailer_is_not_a_header(serve: Serve, backend: FakeBackend) -> None:
+    """Else it would carry what a proxy takes out of the headers past the proxy."""
+    http = await serve(HttpSettings())
+    reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port)
+    # As a header this one makes it a request of another site's page, which is refused.
+    writer.write(_chunked(http, b"Sec-Fetch-Site: cross-site\r\nOrigin: http://evil\r\n\r\n"))
+    try:
+        status = await asyncio.wait_for(reader.readline(), 10)
+    finally:
+        writer.close()
+    assert b" 202 " in status

@@ -53,7 +53,7 @@ ROLES: dict[str, frozenset[Role]] = {
     "/jq.v1.OperatorService/GetHealth": _OPERATOR,
 }
 # Those who watch the server have no keys.
-OPEN = ("/grpc.health.v1.Health/",)
+OPEN = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
 
 if TYPE_CHECKING:
     _Handler = grpc.RpcMethodHandler[Any, Any]
@@ -74,7 +74,7 @@ class Door(grpc.aio.ServerInterceptor):
     ) -> _Handler | None:
         """Put the door before a method's handler, once for each method."""
         method = handler_call_details.method
-        if method.startswith(OPEN):
+        if method in OPEN:
             return await continuation(handler_call_details)
         kept = self._kept.get(method)
         if kept is None:

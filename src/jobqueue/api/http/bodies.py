@@ -232,7 +232,10 @@ def _task_in(payload: bytes) -> str:
     """The task that a payload like ``{"task": "image_resize", ...}`` names, or nothing."""
     if payload[:1] != b"{":
         return ""
-    task = bytes(_TASKED.decode(payload).task)
+    try:
+        task = bytes(_TASKED.decode(payload).task)
+    except RecursionError:
+        raise InvalidArgument("payload", "is nested too deeply") from None
     return _TEXT.decode(task) if task[:1] == b'"' else ""
 
 

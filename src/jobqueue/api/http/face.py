@@ -32,6 +32,10 @@ _REFUSALS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fi
 _REFUSALS[503] = "Service Unavailable"
 
 
+# What a byte of the body may bring along: the framing of one-byte chunks is six times their size.
+_CHUNK_OVERHEAD = 8
+
+
 class _Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with a limit on the size and time of what comes before the body."""
 
@@ -42,6 +46,7 @@ class _Protocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head: object | None = None  # the message whose head is being read
         self._head_bytes = 0
+        self._beside_body = 0  # bytes behind the head that are no body: chunk sizes, trailers
         self._head_timer: TimerHandle | None = None
         self._certificate = ""  # the name in the client's
 
@@ -67,10 +72,25 @@ class _Protocol(HttpToolsProtocol):
             if self._head_bytes > _MAX_HEAD_BYTES:
                 allowed = f"at most {_MAX_HEAD_BYTES} bytes of headers allowed"
                 self._refuse(431, InvalidArgument("headers", allowed))
+        elif self._head is None:
+            self._beside_body += len(data)
+            if self._beside_body > _MAX_HEAD_BYTES:
+                allowed = f"at most {_MAX_HEAD_BYTES} bytes of trailers allowed"
+                self._refuse(431, InvalidArgument("trailers", allowed))
+
+    def on_body(self, body: bytes) -> None:
+        self._beside_body -= _CHUNK_OVERHEAD * len(body)
+        super().on_body(body)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._expect_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head is not None:
+            super().on_header(name, value)
+        # Else it is a trailer, after the body: not a header (it would carry credentials past a
+        # proxy that guards them), and not to be kept.
 
     def on_headers_complete(self) -> None:
         self._head_read()
@@ -84,6 +104,7 @@ class _Protocol(HttpToolsProtocol):
         self._head_read()
         self._head = object()
         self._head_bytes = 0
+        self._beside_body = 0
         self._head_timer = self.loop.call_later(self.head_timeout, self._head_late)
 
     def _head_read(self) -> None:

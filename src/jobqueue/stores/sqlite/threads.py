@@ -61,6 +61,7 @@ class Writer:
         self._waiting: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._changed: Callable[[], None] | None = None
         self._closed = False
+        self._failing = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(
             target=self._run, name="jobqueue-sqlite-writer", daemon=True
@@ -156,6 +157,7 @@ class Writer:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
+            self._say_failing(error)
             raise _NotBegun(translate(error, committing=False)) from error
         try:
             results = []
@@ -174,11 +176,20 @@ class Writer:
                 except sqlite3.Error:
                     _log.exception("rollback failed")
             if isinstance(error, sqlite3.Error):
+                self._say_failing(error)
                 raise translate(error, committing=committing) from error
             if not isinstance(error, JobQueueError):
                 _log.exception("an operation of the store failed")
             raise
+        if self._failing:
+            self._failing = False
+            _log.info("the store can be written again")
         return results
+
+    def _say_failing(self, error: sqlite3.Error) -> None:
+        if not self._failing:  # once for an outage, not for each caller
+            self._failing = True
+            _log.error("the store cannot be written: %s", error)
 
 
 class Readers:

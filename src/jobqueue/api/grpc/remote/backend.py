@@ -26,8 +26,9 @@ from jobqueue.api.grpc.remote.link import RemoteLink
 from jobqueue.api.grpc.remote.submitter import Submitter
 from jobqueue.api.grpc.remote.wiring import Wiring
 from jobqueue.core.api import Inbox, Link
-from jobqueue.core.errors import DeadlineExceeded, Unavailable
+from jobqueue.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from jobqueue.core.job import (
+    MAX_PAGE,
     Cancellation,
     Event,
     Health,
@@ -133,6 +134,8 @@ class GrpcBackend:
     async def list_jobs(self, query: JobQuery) -> Page:
         """One page; large jobs make it shorter than asked for."""
         wiring = self._wiring
+        if not 1 <= query.limit <= MAX_PAGE:  # also more than the wire can carry
+            raise InvalidArgument("limit", f"must be 1 to {MAX_PAGE}")
         request = client_pb2.ListJobsRequest(
             queue=query.queue,
             states=[STATE_TO_PB[state] for state in query.states],
