@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from jobqueue.access.callers import Role
@@ -364,3 +367,14 @@ def test_credentials_are_not_in_reprs(access):
     shown = Shown((f"Bearer {KEYS['client']}",), (KEYS["worker"],))
     text = f"{app!r} {app.credentials!r} {shown!r} {access!r} {Credentials(KEYS['client'])}"
     assert not any(key in text for key in KEYS.values())
+
+
+async def test_only_the_health_calls_that_exist_are_open(serve, access):
+    served = await serve(access)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{served.grpc}") as channel:
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        listing: Any = channel.unary_unary("/grpc.health.v1.Health/List")
+        assert await check(b"", timeout=10) is not None
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await listing(b"", timeout=10)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED

@@ -238,3 +238,16 @@ async def test_a_batch_too_small_for_every_scope_leaves_none_behind(open_rig):
     await asyncio.sleep(0.05)
     await rig.engine.resume_queue("b")  # one wake-up, and the first scope takes the whole batch
     assert (await second.gets_one()).id == job_id
+
+
+async def test_a_lease_that_ended_without_its_worker_is_no_load(rig: Rig):
+    """The worker may never report on it."""
+    one = await rig.worker("one", slots=3)
+    jobs = [await rig.submit(b"%d" % n) for n in range(3)]
+    await one.gets(3)
+    for job_id in jobs:
+        await rig.engine.cancel(job_id)
+    two = await rig.worker("two", slots=3)
+    one.link.grant(3)
+    await rig.engine.submit([JobSpec(payload=b"%d" % n) for n in range(4)])
+    assert len(await one.gets(2)) == len(await two.gets(2)) == 2

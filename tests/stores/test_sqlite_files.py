@@ -14,6 +14,7 @@ import pytest
 from jobqueue.core.errors import Code, Unavailable
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim
+from jobqueue.stores.sqlite.statements import SQL
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests.stores.driver import accept, new, spec
 
@@ -249,3 +250,33 @@ async def test_concurrent_submits_share_transactions(opened):
         await listening.close()
     assert commits.count("submit") == 100
     assert commits.count("commit") < 30
+
+
+async def test_an_outage_is_logged_once_and_so_is_its_end(opened, caplog):
+    caplog.set_level("INFO", "jobqueue.stores.sqlite")
+    store: SqliteStore = await opened()
+
+    async def allow(pages: int) -> None:
+        await store._write("limit", lambda db: db.execute(f"PRAGMA max_page_count = {pages}"))
+
+    await allow(1)
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await store.submit(new(spec(os.urandom(200_000))))
+    await allow(1_000_000)
+    await accept(store)
+    said = [r.getMessage() for r in caplog.records if r.name == "jobqueue.stores.sqlite"]
+    assert [line.split(":")[0] for line in said] == [
+        "the store cannot be written",
+        "the store can be written again",
+    ]
+
+
+async def test_retention_finds_old_jobs_without_looking_at_the_others(opened):
+    store: SqliteStore = await opened()
+    sql = "EXPLAIN QUERY PLAN " + SQL["old_done"]
+    rows = await store._write("plan", lambda db: db.execute(sql, (0.0, 10)).fetchall())
+    plan = " ".join(str(row[3]) for row in rows)
+    assert "SEARCH" in plan
+    assert "SCAN" not in plan
+    assert "TEMP B-TREE" not in plan

@@ -21,7 +21,6 @@ from tests.stores.driver import Driver, accept, new, spec
 # -- several processes, one file -----------------------------------------------------------
 
 
-@pytest.mark.req("jq:NFR-008")
 async def test_two_stores_on_one_file_see_each_other(opened):
     one, two = await opened(), await opened()
     (job_id,) = await accept(one)
@@ -33,7 +32,6 @@ async def test_two_stores_on_one_file_see_each_other(opened):
     assert job.state is State.ASSIGNED
 
 
-@pytest.mark.req("jq:NFR-008")
 async def test_several_processes_never_claim_the_same_job(opened, child, path: Path):
     store = await opened()
     ids = await accept(store, 600)

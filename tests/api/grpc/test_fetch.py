@@ -135,3 +135,18 @@ async def test_heartbeats_on_the_stream(engine, stub):
     pulse = (await stream.read()).pulse
     assert (pulse.known, list(pulse.lost)) == (True, [9])
     stream.cancel()
+
+
+async def test_a_lease_that_a_fetching_worker_never_lists_is_failed_over(stub, engine):
+    """Fetches between the beats must not make the server forget what the last beat lacked."""
+    (job_id,) = await submit(engine, 1)
+    (a,) = (await fetch(stub, limit=1, wait=5.0)).assignments
+    kind = w.REPORT_KIND_STARTED
+    report = w.Report(seq=a.seq, lease=a.lease, kind=kind)
+    assert (await stub.Report(w.ReportRequest(**ME, reports=[report]))).accepted == [True]
+    for _ in range(3):
+        await fetch(stub, limit=1)
+        await stub.Heartbeat(w.HeartbeatRequest(**ME))
+    async with asyncio.timeout(10):
+        while (await engine.get(job_id)).state is not State.FAILED:
+            await asyncio.sleep(0.01)

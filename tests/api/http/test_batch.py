@@ -97,12 +97,14 @@ async def test_a_batch_is_bounded_in_bytes(serve: Serve, backend: FakeBackend) -
     assert backend.specs == []
 
 
-@pytest.mark.parametrize("depth", range(940, 980, 4))
 async def test_a_deeply_nested_payload_is_taken_or_refused_never_a_defect(
-    http: httpx.AsyncClient, depth: int
+    http: httpx.AsyncClient,
 ) -> None:
-    payload = '{"a":' * depth + "1" + "}" * depth
-    for body in (f'{{"jobs": [{{"payload": {payload}}}]}}', f'{{"payload": {payload}}}'):
-        path = "/jobs/batch" if body.startswith('{"jobs"') else "/jobs"
-        response = await http.post(path, content=body)
+    """Around the depth where decoding gives up; which it is depends on the stack beneath."""
+    seen = set()
+    for depth in range(880, 1_010):
+        payload = '{"a":' * depth + "1" + "}" * depth
+        response = await http.post("/jobs/batch", content=f'{{"jobs": [{{"payload": {payload}}}]}}')
         assert response.status_code in (202, 400), (depth, response.text[:200])
+        seen.add(response.status_code)
+    assert seen == {202, 400}
