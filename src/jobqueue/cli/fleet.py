@@ -1,0 +1,99 @@
+"""A topology's processes as people and programs see them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from jobqueue.cli.display import NONE, style_of
+from jobqueue.cli.documents import Document, rfc3339
+from jobqueue.cli.program import clean
+from jobqueue.topology.supervisor.keeper import Health, Row
+from jobqueue.topology.supervisor.state import State
+
+HEADERS = (
+    "PROCESS", "ROLE", "PID", "ADDRESS", "HEALTH", "RESTARTS", "UPTIME", "LAST LINE",
+)  # fmt: skip
+_MINUTE = 60
+_HOUR = 3600
+_DAY = 86_400
+
+
+def cells(row: Row) -> list[str]:
+    """A row of the table. Whoever is not well says why in place of its last log line."""
+    return [
+        row.name,
+        row.role,
+        str(row.pid) if row.pid else NONE,
+        row.address or NONE,
+        row.health.value,
+        str(row.restarts),
+        _uptime(row.since),
+        _remark(row) or NONE,
+    ]
+
+
+def _remark(row: Row) -> str:
+    text = row.last_line if row.health is Health.OK else row.detail or row.last_line
+    return clean(text).replace("\n", " ")
+
+
+def _uptime(since: float | None) -> str:
+    if since is None:
+        return NONE
+    seconds = max(0, int(time.time() - since))
+    if seconds < _MINUTE:
+        return f"{seconds} s"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE} min {seconds % _MINUTE:02} s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR} h {seconds % _HOUR // _MINUTE:02} min"
+    return f"{seconds // _DAY} d {seconds % _DAY // _HOUR:02} h"
+
+
+def table(rows: Sequence[Row], caption: str = "") -> Table:
+    """The live table: one line for each process, whatever the width."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", expand=True,
+                 caption=caption or None, caption_justify="left")  # fmt: skip
+    for header in HEADERS[:-1]:
+        right = header in ("PID", "RESTARTS", "UPTIME")
+        made.add_column(header, justify="right" if right else "left", no_wrap=True)
+    made.add_column(HEADERS[-1], no_wrap=True, overflow="ellipsis", ratio=1)
+    for row in rows:
+        made.add_row(*(Text(clean(cell), style=style_of(cell)) for cell in cells(row)))
+    return made
+
+
+def state_document(state: State) -> Document:
+    """A topology for programs."""
+    return {
+        "topology": state.topology,
+        "condition": state.condition,
+        "folder": str(state.folder),
+        "logs": str(state.logs),
+        "detached": state.detached,
+        "supervisor_pid": state.pid,
+        "started_at": rfc3339(state.started),
+        "http": list(state.http),
+        "grpc": list(state.grpc),
+        "processes": [_row_document(row) for row in state.rows],
+    }
+
+
+def _row_document(row: Row) -> Document:
+    return {
+        "name": row.name,
+        "role": row.role,
+        "pid": row.pid,
+        "address": row.address,
+        "health": row.health.value,
+        "detail": row.detail,
+        "restarts": row.restarts,
+        "started_at": rfc3339(row.since),
+        "log": str(row.log) if row.log else None,
+        "last_line": row.last_line,
+    }
