@@ -10,7 +10,16 @@ from typing import Annotated
 
 import typer
 
-from jobqueue.cli import ctl_dlq, ctl_down, ctl_job, ctl_ps, ctl_queue, ctl_status, ctl_up, ctl_worker
+from jobqueue.cli import (
+    ctl_dlq,
+    ctl_down,
+    ctl_job,
+    ctl_ps,
+    ctl_queue,
+    ctl_status,
+    ctl_up,
+    ctl_worker,
+)
 from jobqueue.cli.program import VersionOption, examples, run_program
 from jobqueue.cli.session import (
     Format,

@@ -15,7 +15,9 @@ from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.errors import Conflict, NotFound
 from jobqueue.topology.supervisor import ending, folders, state
 
-EXAMPLES = examples("jq-ctl down", "jq-ctl down --folder ./fleet --remove-data", "jq-ctl down --all")
+EXAMPLES = examples(
+    "jq-ctl down", "jq-ctl down --folder ./fleet --remove-data", "jq-ctl down --all"
+)
 
 
 def down(

@@ -15,7 +15,8 @@ from jobqueue.cli.program import EXIT_INTERRUPTED, examples, run_async
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.cli.setting_flags import SetOption, parse_sets
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.topology.layouts import LAYOUTS, Plan
+from jobqueue.topology.layouts import LAYOUTS
+from jobqueue.topology.layouts.plan import Plan
 from jobqueue.topology.layouts.ports import Ports
 from jobqueue.topology.supervisor import background, folders, services, state
 from jobqueue.topology.supervisor.keeper import Restarts

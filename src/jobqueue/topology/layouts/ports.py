@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import socket
-from pathlib import Path
-
-from jobqueue.core.errors import InvalidArgument, Unavailable
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.topology.backing import ports
 
 LOWEST = 1024
 HIGHEST = 65535
-_FROM = 20_000
-_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_DEFAULT_EPHEMERAL = 32_768
-_TRIES = 200
 
 
 class Ports:
@@ -32,34 +25,12 @@ class Ports:
         port, self._next = self._next, self._next + 1
         if port > HIGHEST:
             raise InvalidArgument("--port-base", f"too high: it takes ports beyond {HIGHEST}")
-        if not _is_free(port):
+        if not ports.is_free(port):
             raise InvalidArgument("--port-base", f"port {port} is taken; choose another base")
         return port
 
     def _free(self) -> int:
-        # Below the range from which the system gives ports to outgoing connections: what is free
-        # now is still free when the process starts, and when it is started again.
-        for _ in range(_TRIES):
-            port = random.randrange(_FROM, _ephemeral())
-            if port not in self._taken and _is_free(port):
-                self._taken.add(port)
-                return port
-        raise Unavailable(f"found no free port in {_TRIES} tries; name some with --port-base")
-
-
-def _ephemeral() -> int:
-    try:
-        lowest = int(_EPHEMERAL.read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        lowest = _DEFAULT_EPHEMERAL
-    return lowest if lowest > _FROM + 1000 else HIGHEST
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
+        while (port := ports.free_port()) in self._taken:
+            pass
+        self._taken.add(port)
+        return port

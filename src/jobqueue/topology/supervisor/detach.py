@@ -20,8 +20,9 @@ Tell = Callable[[Message], None]
 def in_background(body: Callable[[Tell], int], log: Path) -> Iterator[Message]:
     """Run ``body`` in the background; yields what it tells, until it says no more.
 
-    The first message is ``{"pid": ...}``; one with ``last`` ends the conversation. Must be called before there are threads or loops: the
-    process is forked, so that no secret has to be handed over.
+    The first message is ``{"pid": ...}``; one with ``last`` ends the conversation. Must be called
+    before there are threads or loops: the process is forked, so that no secret has to be handed
+    over.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -61,7 +62,7 @@ def _become_background(body: Callable[[Tell], int], log: Path, reading: int, wri
 
         tell({"pid": os.getpid()})
         status = body(tell)
-    except BaseException:  # noqa: BLE001 - there is nobody above
+    except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()

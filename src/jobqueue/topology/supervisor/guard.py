@@ -17,7 +17,7 @@ class Guard:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._watched: dict[int, int] = {}
+        self._watched: dict[Path, int] = {}
 
     def group(self) -> int:
         """The process group to start processes in. A guard that died is replaced."""
@@ -26,11 +26,11 @@ class Guard:
         assert self._process is not None
         return self._process.pid
 
-    def watch(self, pid: int, number: int) -> None:
-        """End this process too; ``number`` is the signal that asks it to."""
+    def watch(self, folder: Path, number: int) -> None:
+        """End the server that works in this folder too; ``number`` is the signal to ask it."""
         self.group()
-        self._watched[pid] = number
-        self._tell(f"{pid} {number:d}")
+        self._watched[folder] = number
+        self._tell(f"{number:d} {folder}")
 
     def dismiss(self) -> None:
         """Everything was ended in order."""
@@ -51,8 +51,8 @@ class Guard:
             bufsize=0,
             process_group=0,
         )
-        for pid, number in self._watched.items():
-            self._tell(f"{pid} {number:d}")
+        for folder, number in self._watched.items():
+            self._tell(f"{number:d} {folder}")
 
     def _tell(self, line: str) -> None:
         assert self._process is not None

@@ -3,7 +3,8 @@
 It holds one end of a pipe. When the other end closes without a goodbye, the supervisor died (``kill
 -9``, for one). Then the guard ends every process in its own process group, where the supervisor
 starts all of them: a process is in the group before it is itself, so none is missed between its
-start and a message about it. Services that run in groups of their own are told through the pipe.
+start and a message about it. Services run in sessions of their own, and each alone in its folder:
+the pipe says which.
 
 Run by its path, with the standard library alone.
 """
@@ -24,17 +25,35 @@ _GRACE = 5.0  # for jobs and requests to end, before the kill
 _TICK = 0.05
 
 
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
 def _in_own_group() -> set[int]:
     found = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if os.getpgid(int(name)) == os.getpid():
-                    found.add(int(name))
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            if os.getpgid(pid) == os.getpid() != pid:
+                found.add(pid)
     return found
 
 
-def _end(running: Callable[[], set[int]], ask: Callable[[int], int]) -> None:
+def _in_folder(folder: str) -> set[int]:
+    found = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/cwd") == folder:
+                found.add(pid)
+    return found
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def _end(running: Callable[[], set[int]], asking: int) -> None:
     """Ask each process once to end, and kill what is left when the time is up."""
     asked: set[int] = set()
     deadline = time.monotonic() + _GRACE
@@ -42,7 +61,7 @@ def _end(running: Callable[[], set[int]], ask: Callable[[int], int]) -> None:
         late = time.monotonic() > deadline
         for pid in pids if late else pids - asked:
             with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL if late else ask(pid))
+                os.kill(pid, signal.SIGKILL if late else asking)
         asked |= pids
         time.sleep(_TICK)
 
@@ -52,21 +71,24 @@ def main() -> None:
     began = runpy.run_path(str(Path(__file__).with_name("identity.py")))["began"]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    told: dict[int, tuple[str, int]] = {}
+    services: dict[str, int] = {}
     for line in sys.stdin:
-        words = line.split()
-        if words == [GOODBYE]:
+        if line.strip() == GOODBYE:
             return
-        pid, number = int(words[0]), int(words[1])
-        mark = began(pid)
-        if mark is not None:
-            told[pid] = (mark, number)
-    _end(lambda: {pid for pid in _in_own_group() if began(pid)}, lambda _: signal.SIGTERM)
-    # Services last: the processes write to them while they end.
-    _end(
-        lambda: {pid for pid, (mark, _) in told.items() if began(pid) == mark},
-        lambda pid: told[pid][1],
-    )
+        number_of, _, folder = line.rstrip("\n").partition(" ")
+        services[os.path.realpath(folder)] = int(number_of)
+
+    def processes() -> set[int]:
+        return {pid for pid in _in_own_group() if began(pid)}
+
+    _end(processes, signal.SIGTERM)
+    for folder, asking in services.items():  # last: the processes write to them while they end
+
+        def servers(folder: str = folder) -> set[int]:
+            found = {pid for pid in _in_folder(folder) if began(pid)}
+            return {pid for pid in found if _parent(pid) not in found} or found
+
+        _end(servers, asking)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ async def _ask(probe: Probe) -> Finding:
         writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
     status = int(head.split(b" ", 2)[1])
-    return Finding(True) if status == 200 else Finding(False, _why(body) or f"HTTP {status}")  # noqa: PLR2004
+    return Finding(True) if status == 200 else Finding(False, _why(body) or f"HTTP {status}")
 
 
 def _why(body: bytes) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,27 +34,12 @@ class _Kind:
     flag: str
     schemes: tuple[str, ...]
     port: int
-    stop_signal: signal.Signals
-    kill_signal: signal.Signals
+    package: str
 
 
 _KINDS = {
-    "postgres": _Kind(
-        title="PostgreSQL",
-        flag="--postgres",
-        schemes=("postgresql", "postgres"),
-        port=5432,
-        stop_signal=signal.SIGINT,  # SIGTERM would have it wait for its clients to leave
-        kill_signal=signal.SIGQUIT,  # its way to end at once, with its children
-    ),
-    "redis": _Kind(
-        title="Redis",
-        flag="--redis",
-        schemes=("redis", "rediss"),
-        port=6379,
-        stop_signal=signal.SIGTERM,
-        kill_signal=signal.SIGKILL,
-    ),
+    "postgres": _Kind("PostgreSQL", "--postgres", ("postgresql", "postgres"), 5432, "postgresql"),
+    "redis": _Kind("Redis", "--redis", ("redis", "rediss"), 6379, "redis-server"),
 }
 
 
@@ -129,12 +113,10 @@ class PrivateService:
     role = _ROLE
     stage = SERVICES
 
-    def __init__(
-        self, name: str, server: PrivateServer, kind: _Kind, guard: Guard | None
-    ) -> None:
+    def __init__(self, name: str, server: PrivateServer, kind: _Kind, guard: Guard | None) -> None:
         self.name = name
         self.log: Path | None = server.log
-        self.stop_signal = int(kind.stop_signal)
+        self.stop_signal = int(server.orderly[0][0])
         self._server = server
         self._kind = kind
         self._guard = guard
@@ -169,13 +151,12 @@ class PrivateService:
 
     async def launch(self) -> None:
         """Start it and wait until it answers."""
+        if self._guard is not None:
+            self._guard.watch(self._server.data, self.stop_signal)
         try:
             await asyncio.to_thread(self._start)
         except NotInstalled as error:
             raise NotFound(f"{_missing(self._kind)} ({error.message})") from error
-        pid = self.pid
-        if self._guard is not None and pid is not None:
-            self._guard.watch(pid, self.stop_signal)
 
     def _start(self) -> None:
         with self._one_at_a_time:
@@ -205,7 +186,7 @@ class PrivateService:
         self._stopped = True
         pid = self.pid
         if pid is not None:
-            identity.send(pid, identity.began(pid), self._kind.kill_signal)
+            identity.send(pid, identity.began(pid), self._server.abrupt[0][0])
 
 
 ServiceUnit = NamedService | PrivateService
@@ -229,8 +210,7 @@ def _target(url: str, kind: _Kind) -> tuple[str, int]:
 
 
 def _missing(kind: _Kind) -> str:
-    package = "postgresql" if kind.title == "PostgreSQL" else "redis-server"
     return (
-        f"{kind.title} is not installed: get it (Debian, Ubuntu: apt-get install {package}),"
+        f"{kind.title} is not installed: get it (Debian, Ubuntu: apt-get install {kind.package}),"
         f" or name a running one with {kind.flag} {kind.schemes[0]}://..."
     )

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -124,13 +125,11 @@ class ProcessUnit:
         if child is None or child.poll() is not None:
             return
         child.terminate()
-        try:
-            async with asyncio.timeout(self._process.stop_timeout):
-                while child.poll() is None:
-                    await asyncio.sleep(_TICK)
-        except TimeoutError:
-            child.kill()
-            await asyncio.to_thread(child.wait)
+        deadline = time.monotonic() + self._process.stop_timeout
+        while child.poll() is None:
+            if time.monotonic() > deadline:
+                child.kill()
+            await asyncio.sleep(_TICK)
 
     def kill(self) -> None:
         """SIGKILL."""
