@@ -18,6 +18,8 @@ from jobqueue.topology.supervisor.state import State
 HEADERS = (
     "PROCESS", "ROLE", "PID", "ADDRESS", "HEALTH", "RESTARTS", "UPTIME", "LAST LINE",
 )  # fmt: skip
+_WIDE = 110  # columns that a whole address and a log line take
+_SHORT = {"RESTARTS": "RST"}
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 86_400
@@ -55,17 +57,33 @@ def _uptime(since: float | None) -> str:
     return f"{seconds // _DAY} d {seconds % _DAY // _HOUR:02} h"
 
 
-def table(rows: Sequence[Row], caption: str = "") -> Table:
+def table(rows: Sequence[Row], width: int, caption: str = "") -> Table:
     """The live table: one line for each process, whatever the width."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", expand=True,
                  caption=caption or None, caption_justify="left")  # fmt: skip
-    for header in HEADERS[:-1]:
-        right = header in ("PID", "RESTARTS", "UPTIME")
-        made.add_column(header, justify="right" if right else "left", no_wrap=True)
-    made.add_column(HEADERS[-1], no_wrap=True, overflow="ellipsis", ratio=1)
+    narrow = width < _WIDE
+    for header in HEADERS:
+        if narrow and header == "ROLE":
+            continue
+        last = header == HEADERS[-1]
+        made.add_column(
+            _SHORT.get(header, header) if narrow else header,
+            justify="right" if header in ("PID", "RESTARTS", "UPTIME") else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if last else None,
+        )
     for row in rows:
-        made.add_row(*(Text(clean(cell), style=style_of(cell)) for cell in cells(row)))
+        texts = cells(row)
+        if narrow:
+            del texts[HEADERS.index("ROLE")]
+            texts[HEADERS.index("ADDRESS") - 1] = _host_and_port(row.address) or NONE
+        made.add_row(*(Text(clean(text), style=style_of(text)) for text in texts))
     return made
+
+
+def _host_and_port(address: str) -> str:
+    return address.partition("://")[2].partition("/")[0] or address
 
 
 def state_document(state: State) -> Document:

@@ -57,38 +57,53 @@ def _say(line: str) -> None:
 
 async def _watch_live(supervisor: Supervisor) -> bool:
     """A table that follows."""
-    caption = "starting …"
-    live = Live(console=Console(), auto_refresh=False, transient=True)
-
-    def draw() -> None:
-        live.update(fleet.table(supervisor.state().rows, caption), refresh=True)
-
-    async def redraw() -> None:
-        while True:
-            draw()
-            await asyncio.sleep(_REFRESH)
+    table = _LiveTable(supervisor)
 
     def on_up() -> None:
-        nonlocal caption
-        caption = "Ctrl-C stops all"
-        live.stop()  # what stands above the table is not cut to its width
+        table.hide()  # what stands above the table is not cut to its width
         print_welcome(supervisor.state())
-        live.start()
-        draw()
+        table.caption = "Ctrl-C stops all"
+        table.draw()
 
     def on_stopping() -> None:
-        nonlocal caption
-        caption = "stopping; Ctrl-C again kills"
-        draw()
+        table.caption = "stopping; Ctrl-C again kills"
+        table.draw()
 
-    supervisor.on_change = draw
-    with live:
-        drawing = asyncio.create_task(redraw(), name="draw")
-        try:
-            return await supervise(supervisor, on_up, on_stopping)
-        finally:
-            drawing.cancel()
-            await asyncio.gather(drawing, return_exceptions=True)
+    supervisor.on_change = table.draw
+    drawing = asyncio.create_task(table.keep_drawing(), name="draw")
+    try:
+        return await supervise(supervisor, on_up, on_stopping)
+    finally:
+        drawing.cancel()
+        await asyncio.gather(drawing, return_exceptions=True)
+        table.hide()
+
+
+class _LiveTable:
+    """The table at the bottom of the terminal. It can be hidden, and drawn again further down."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.caption = "starting …"
+        self._supervisor = supervisor
+        self._live: Live | None = None
+
+    def draw(self) -> None:
+        if self._live is None:
+            self._live = Live(console=Console(), auto_refresh=False, transient=True)
+            self._live.start()
+        rows = self._supervisor.state().rows
+        width = self._live.console.width
+        self._live.update(fleet.table(rows, width, self.caption), refresh=True)
+
+    def hide(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    async def keep_drawing(self) -> None:
+        while True:
+            self.draw()
+            await asyncio.sleep(_REFRESH)
 
 
 def print_welcome(state: State) -> None:

@@ -135,6 +135,7 @@ class Keeper:
             self._since = time.time()
             try:
                 await self.unit.launch()
+                self._changed()  # there is a pid now
                 error: JobQueueError = Unavailable(await self._watch())
             except JobQueueError as refused:
                 error = refused
