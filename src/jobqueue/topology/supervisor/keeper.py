@@ -98,10 +98,11 @@ class Keeper:
 
     async def stop(self) -> None:
         """End it, and stop keeping it."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        if self._task is None:
+            return  # never begun, or stopped already
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
         if self._ready is not None and not self._ready.cancel() and not self._ready.cancelled():
             self._ready.exception()  # seen: asyncio would complain otherwise
         self._set(Health.STOPPING)
