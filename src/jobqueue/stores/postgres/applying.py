@@ -166,9 +166,7 @@ class Applying:
             home = await self._resolve(row.queue)
             before = live.state
             if asked.move is Move.RETRY_BY_HAND and row.queue in deleted:
-                outcomes[n] = Outcome(
-                    Refusal.NO_QUEUE, before, live.reason, row.job_id, home.name
-                )
+                outcomes[n] = Outcome(Refusal.NO_QUEUE, before, live.reason, row.job_id, home.name)
                 continue
             decision = decide(
                 live,
@@ -218,9 +216,7 @@ class Applying:
             ]
         return rows
 
-    async def _deleted_queues(
-        self, db: Any, places: list[int], rows: dict[int, _Row]
-    ) -> set[int]:
+    async def _deleted_queues(self, db: Any, places: list[int], rows: dict[int, _Row]) -> set[int]:
         """Queues that a retry by hand cannot go back to; the others cannot be deleted meanwhile."""
         wanted = {
             rows[seq].queue

@@ -20,6 +20,7 @@ from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.core.weights import by_weight, merge_queues
 from jobqueue.stores.postgres.connections import Connections
 from jobqueue.stores.postgres.heads import Head, Heads
+from jobqueue.stores.postgres.reads import read_weights
 from jobqueue.stores.postgres.runner import Runner
 from jobqueue.stores.postgres.statements import SQL
 
@@ -49,10 +50,8 @@ class Board:
     def read(self, rows: Sequence[Any]) -> None:
         """Take in what the table says."""
         self._by_id = {
-            row[0]: Home(*row[:5], {int(k): v for k, v in json.loads(row[5]).items()} or None)
-            if row[5]
-            else Home(*row[:5], None)
-            for row in rows
+            number: Home(number, name, paused, deleted, profile, read_weights(weights))
+            for number, name, paused, deleted, profile, weights in rows
         }
         self.stale = False
 

@@ -27,6 +27,7 @@ _log = logging.getLogger("jobqueue.stores.postgres")
 _CONNECT_TIMEOUT = 5.0
 _COMMAND_TIMEOUT = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_GOODBYES = 100
 
 # Statements of the write path find rows by key, whatever the statistics say: tables that were
 # empty a moment ago, and tables with millions of rows, get the same plan.
@@ -151,5 +152,8 @@ async def dispel(connections: Connections, lost: Backend) -> None:
     """Make sure that a backend whose answer was lost does nothing any more."""
     async with connections.use() as connection:
         await connection.raw.fetch(SQL["dispel"], lost.pid, lost.began)
-        while await connection.raw.fetchval(SQL["still_there"], lost.pid, lost.began):
+        for _ in range(_GOODBYES):
+            if not await connection.raw.fetchval(SQL["still_there"], lost.pid, lost.began):
+                return
             await asyncio.sleep(_FIRST_PAUSE)
+    raise Unavailable(f"PostgreSQL: the lost backend {lost.pid} does not end")

@@ -567,7 +567,7 @@ DELETE FROM workers WHERE id = $1 AND status = 'OFFLINE' RETURNING id
 INSERT INTO leader AS l (holder, epoch, expires_at)
 SELECT $1, 1, c.now + make_interval(secs => $2)
 FROM (SELECT coalesce(to_timestamp($3::float8), clock_timestamp()) AS now) AS c
-ON CONFLICT (only) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at,
+ON CONFLICT (single) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at,
     epoch = l.epoch + CASE WHEN l.holder = excluded.holder AND l.expires_at > '-infinity'
                            THEN 0 ELSE 1 END
 WHERE l.holder = excluded.holder OR l.expires_at <= excluded.expires_at - make_interval(secs => $2)

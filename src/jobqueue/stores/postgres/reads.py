@@ -62,9 +62,7 @@ async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:
     return jobs[: wanted.limit]
 
 
-async def _select(
-    db: Any, source: str, side: str, wanted: JobFilter, condition: str
-) -> list[Job]:
+async def _select(db: Any, source: str, side: str, wanted: JobFilter, condition: str) -> list[Job]:
     conditions: list[str] = [condition] if condition else []
     values: list[object] = []
     if wanted.queue is not None:

@@ -120,7 +120,8 @@ class Submitting:
                 missing = NotFound(f"queue: there is no queue {queue!r}")
                 self.results[n] = SubmitResult.refused(missing)
         owners = await self._take_keys(db, known, homes)
-        fresh, repeats = [], []
+        fresh: list[int] = []
+        repeats: list[int] = []
         for n in known:
             owner = owners.get((homes[jobs[n].spec.queue][0], jobs[n].spec.key or ""))
             (fresh if owner is None or owner[0] == jobs[n].id else repeats).append(n)

@@ -173,7 +173,7 @@ CREATE TABLE workers (
 -- At most one row: who may judge silent workers and prune. Its epoch grows with every new holder
 -- and is checked in the transaction of each write that it fences.
 CREATE TABLE leader (
-    only       boolean PRIMARY KEY DEFAULT true CHECK (only),
+    single     boolean PRIMARY KEY DEFAULT true CHECK (single),
     holder     bigint NOT NULL,
     epoch      bigint NOT NULL,
     expires_at timestamptz NOT NULL
