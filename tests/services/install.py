@@ -92,5 +92,3 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
-
-

@@ -75,22 +75,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def _services(request: pytest.FixtureRequest) -> Run:
+def services(request: pytest.FixtureRequest) -> Run:
     if not request.node.get_closest_marker("integration"):
         pytest.fail("a test with a real server needs @pytest.mark.integration", pytrace=False)
     return request.config.stash[_run]
 
 
 @pytest.fixture
-def postgres_dsn(_services: Run) -> Iterator[str]:
+def postgres_dsn(services: Run) -> Iterator[str]:
     """The address of a fresh database with the schema."""
-    yield from _database(_services, empty=False)
+    yield from _database(services, empty=False)
 
 
 @pytest.fixture
-def empty_postgres_dsn(_services: Run) -> Iterator[str]:
+def empty_postgres_dsn(services: Run) -> Iterator[str]:
     """The address of a fresh database with nothing in it."""
-    yield from _database(_services, empty=True)
+    yield from _database(services, empty=True)
 
 
 def _database(run: Run, *, empty: bool) -> Iterator[str]:
@@ -100,9 +100,9 @@ def _database(run: Run, *, empty: bool) -> Iterator[str]:
 
 
 @pytest.fixture
-def redis_url(_services: Run) -> str:
+def redis_url(services: Run) -> str:
     """The address of an empty Redis database."""
-    url = _services.redis_url
+    url = services.redis_url
     import redis
 
     with redis.Redis.from_url(url) as client:
@@ -111,15 +111,15 @@ def redis_url(_services: Run) -> str:
 
 
 @pytest.fixture
-def own_postgres(_services: Run) -> Iterator[OwnPostgres]:
+def own_postgres(services: Run) -> Iterator[OwnPostgres]:
     """`own_postgres(**settings)` is a PostgreSQL of the test's own, running and empty."""
-    yield from _own("postgres", _services)
+    yield from _own("postgres", services)
 
 
 @pytest.fixture
-def own_redis(_services: Run) -> Iterator[OwnRedis]:
+def own_redis(services: Run) -> Iterator[OwnRedis]:
     """`own_redis(**settings)` is a Redis of the test's own, running and empty."""
-    yield from _own("redis", _services)
+    yield from _own("redis", services)
 
 
 def _own(name: str, run: Run) -> Iterator[Callable[..., Any]]:

@@ -51,24 +51,55 @@ def works_in(pid: int, folder: Path) -> bool:
 
     This is how a server is told from a stranger who got the number of a dead one.
     """
-    if (child := _children.get(pid)) is not None and child.poll() is not None:
-        del _children[pid]
+    _collect(pid)
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state not in "ZX" and Path(f"/proc/{pid}/cwd").readlink() == folder.resolve()
+        return Path(f"/proc/{pid}/cwd").readlink() == folder.resolve()
     except OSError:
         return False
 
 
 def end(pid: int, folder: Path, by: Sequence[tuple[signal.Signals, float]]) -> bool:
     """Send the signals in turn, each with the seconds it has to work. True: the process is gone."""
+    born = _born(pid)
     for how, patience in by:
-        if not works_in(pid, folder):
-            return True
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, how)
-            os.kill(pid, signal.SIGCONT)  # a paused process hears nothing but this and SIGKILL
+        if works_in(pid, folder):  # one that is ending does not; nor does a stranger
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, how)
+                os.kill(pid, signal.SIGCONT)  # a paused process hears nothing but this and SIGKILL
         deadline = time.monotonic() + patience
-        while works_in(pid, folder) and time.monotonic() < deadline:
+        while not _is_gone(pid, born) and time.monotonic() < deadline:
             time.sleep(POLL)
-    return not works_in(pid, folder)
+        if _is_gone(pid, born):
+            return True
+    return False
+
+
+def _is_gone(pid: int, born: str | None) -> bool:
+    """Its last thread has ended, and with it all that the process held: ports, files."""
+    _collect(pid)
+    if born is None or _born(pid) != born:
+        return True
+    try:
+        threads = len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return True
+    return threads == 1 and _stat(pid)[:1] in (["Z"], ["X"])
+
+
+def _born(pid: int) -> str | None:
+    """When the process began: with its number, this names one process and no other."""
+    stat = _stat(pid)
+    return stat[19] if stat else None
+
+
+def _stat(pid: int) -> list[str]:
+    """What the system knows about it, from its state on; nothing if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _collect(pid: int) -> None:
+    if (child := _children.get(pid)) is not None and child.poll() is not None:
+        del _children[pid]
