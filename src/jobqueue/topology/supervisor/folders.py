@@ -75,8 +75,7 @@ class Claim:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            # Others may pass, not look: services may run as another user.
-            folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+            _make(folder)
             (folder / LOGS).mkdir(mode=0o700, exist_ok=True)
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -94,6 +93,14 @@ class Claim:
         """Let others have it."""
         with contextlib.suppress(OSError):
             os.close(self._lock)
+
+
+def _make(folder: Path) -> None:
+    """Others may pass, not look, whatever the umask: services may run as another user."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o711)
 
 
 def remove(folder: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import BinaryIO
 
 from jobqueue.redaction import redact
 
 _TAIL = 8 * 1024
+# When PostgreSQL and Redis said it, and which of their processes.
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+ \S+ \[\d+\] |\d+:\w \d+ \w+ \d{4} [\d:.]+ [-.*#] ")
 
 
 def begin(path: Path) -> None:
@@ -60,4 +63,4 @@ def _message(line: str) -> str:
         level = entry.get("level", "INFO")
         return entry["message"] if level in ("INFO", "DEBUG") else f"{level}: {entry['message']}"
     except (ValueError, KeyError, TypeError, AttributeError):
-        return line.strip()
+        return _STAMP.sub("", line.strip(), count=1)
