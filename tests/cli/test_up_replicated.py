@@ -38,9 +38,9 @@ pytestmark = [pytest.mark.e2e]
 
 
 @pytest.fixture
-def home(_services: Run) -> Iterator[Home]:
+def home(services: Run) -> Iterator[Home]:
     for name in ("postgres", "redis"):
-        _services.own(name, {})  # skips or fails where the programs are missing
+        services.own(name, {})  # skips or fails where the programs are missing
     with ups.home() as made:
         yield made
 
@@ -53,7 +53,7 @@ def submit(home: Home, server: str, *args: str) -> subprocess.CompletedProcess[s
 @pytest.mark.integration
 @pytest.mark.faults
 @pytest.mark.timeout(180)
-@pytest.mark.req("jq:NFR-009")
+@pytest.mark.req("jq:NFR-023")
 def test_it_works_goes_on_without_a_server_and_comes_back_with_its_jobs(home):
     up = home.up("replicated", "--concurrency", "2")
     assert [row["name"] for row in up["processes"]] == [

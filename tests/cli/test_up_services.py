@@ -23,9 +23,9 @@ SECRET = "hunter2"
 
 
 @pytest.fixture
-def home(_services: Run) -> Iterator[Home]:
+def home(services: Run) -> Iterator[Home]:
     for name in ("postgres", "redis"):
-        _services.own(name, {})  # skips or fails where the programs are missing
+        services.own(name, {})  # skips or fails where the programs are missing
     with ups.home() as made:
         yield made
 
