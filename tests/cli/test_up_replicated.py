@@ -49,6 +49,11 @@ def submit(home: Home, server: str, *args: str) -> subprocess.CompletedProcess[s
     return home.ctl("--server", server, "job", "submit", "default", '"hello"', *args)
 
 
+def done_jobs(home: Home, server: str) -> int:
+    (queue,) = home.json("--server", server, "queue", "list")["queues"]
+    return queue["depth"]["DONE"]
+
+
 @needs_store
 @pytest.mark.integration
 @pytest.mark.faults
@@ -67,12 +72,13 @@ def test_it_works_goes_on_without_a_server_and_comes_back_with_its_jobs(home):
     assert status["active_workers"] == 2
     workers = home.json("--server", one, "worker", "list")["workers"]
     assert {worker["concurrency"] for worker in workers} == {2}
-    done = submit(home, one, "--count", "50", "--wait")
-    assert done.returncode == 0, done.stderr
+    assert submit(home, one, "--count", "50").returncode == 0
+    ups.wait(lambda: done_jobs(home, two) == 50, "the other server sees 50 jobs done")
 
     killed = next(row["pid"] for row in up["processes"] if row["name"] == "server-1")
     os.kill(killed, signal.SIGKILL)
-    assert submit(home, two, "--count", "50", "--wait").returncode == 0
+    assert submit(home, two, "--count", "50").returncode == 0
+    ups.wait(lambda: done_jobs(home, two) == 100, "another 50 jobs are done")
     ups.wait(
         lambda: home.process("server-1")["health"] == "ok" and home.process("server-1")["restarts"],
         "server-1 is back",
@@ -83,8 +89,7 @@ def test_it_works_goes_on_without_a_server_and_comes_back_with_its_jobs(home):
     assert home.json("down")["down"][0]["killed"] == []
     assert all(map(gone, running))
     again = home.up("replicated", "--servers", "1", "--workers", "0")
-    (queue,) = home.json("--server", again["grpc"][0], "queue", "list")["queues"]
-    assert queue["depth"]["DONE"] == 101
+    assert done_jobs(home, again["grpc"][0]) == 101
 
 
 @needs_store
