@@ -80,7 +80,7 @@ class Run:
             self._missing(service, f"{name} is not installed here, and this test ends its server")
         self._look_after()
         folder = self.place.folder / f"{name}-{secrets.token_hex(4)}"
-        return service.server(folder, settings)
+        return service.server(folder, {**service.settings, **settings})
 
     def need(self, name: str) -> Service:
         """Skip the test, or fail it, where the service cannot be had."""
@@ -127,6 +127,5 @@ class Run:
         self.place.folder.mkdir(exist_ok=True)
         with (self.place.folder / f"{what}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            is_first = lock.tell() == 0
-            yield is_first
+            yield os.fstat(lock.fileno()).st_size == 0
             lock.write("done\n")

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import asyncpg
@@ -39,8 +39,12 @@ def make(request: pytest.FixtureRequest, folder: Path) -> Iterator[Make]:
     request.getfixturevalue("services").need(request.param)
     made: list[PrivateServer] = []
 
-    def build(*args, name: str = "server", **more) -> PrivateServer:
-        made.append(SERVICES[request.param].server(folder / name, *args, **more))
+    def build(
+        settings: Mapping[str, str] | None = None, *, name: str = "server", port: int | None = None
+    ) -> PrivateServer:
+        service = SERVICES[request.param]
+        settings = {**service.settings, **(settings or {})}
+        made.append(service.server(folder / name, settings, port=port))
         return made[-1]
 
     yield build
