@@ -28,11 +28,19 @@ def test_it(postgres_dsn, redis_url, services, number):
     note = {
         "folder": str(folder), "process": services.number, "redis": redis_url,
         "pids": [service_pid(folder / name) for name in ("postgres", "redis")],
+        "guardians": sum(is_guardian(process, folder) for process in Path("/proc").glob("[0-9]*")),
     }
     Path(os.environ["NOTES"], str(number)).write_text(json.dumps(note))
 
 def service_pid(folder):
     return int(next((folder / "data").glob("*.pid")).read_text().split()[0])
+
+def is_guardian(process, folder):
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\\0")
+    except OSError:
+        return False
+    return b"tests.services.guardian" in words and str(folder).encode() in words
 """
 
 HANGING = """
@@ -67,6 +75,7 @@ def test_all_processes_of_a_run_share_its_servers(inner_run: InnerRun, tmp_path:
     assert len({note["folder"] for note in told}) == 1
     assert len({tuple(note["pids"]) for note in told}) == 1
     assert {note["process"] for note in told} == {0, 1}
+    assert {note["guardians"] for note in told} == {1}
     assert len({note["redis"] for note in told}) == 2
     assert_ended(Path(told[0]["folder"]), told[0]["pids"])
 
