@@ -34,8 +34,23 @@ async def test_two_databases_are_separate(postgres_dsn: str, second_dsn: str) ->
     await second.close()
 
 
+TABLES = (
+    "SELECT count(*) FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+)
+
+
 async def test_a_database_has_the_schema_and_an_empty_one_has_not(
-    services, postgres_dsn: str, empty_postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+    postgres_dsn: str, empty_postgres_dsn: str
+) -> None:
+    full, empty = await asyncpg.connect(postgres_dsn), await asyncpg.connect(empty_postgres_dsn)
+    assert await full.fetchval(TABLES) > 0
+    assert await empty.fetchval(TABLES) == 0
+    await full.close()
+    await empty.close()
+
+
+async def test_a_template_is_prepared_once(
+    services, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def prepare(dsn: str) -> None:
         connection = await asyncpg.connect(dsn)
@@ -54,10 +69,6 @@ async def test_a_database_has_the_schema_and_an_empty_one_has_not(
     finally:
         databases.drop(name)
         databases.drop(databases.template)
-    empty = await asyncpg.connect(empty_postgres_dsn)
-    tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
-    assert await empty.fetchval(tables) == 0
-    await empty.close()
 
 
 async def test_the_shared_postgres_is_durable(postgres_dsn: str) -> None:
