@@ -29,7 +29,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Everything up to ``since`` was read, and of what came until ``until`` the jobs up to a key."""
+    """Everything up to ``since`` was read; of what came until ``until``, all up to a key."""
 
     since: Snapshot
     until: Snapshot

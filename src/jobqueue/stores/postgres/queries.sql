@@ -511,9 +511,7 @@ SELECT id, name FROM n UNION SELECT id, name FROM worker_name WHERE name = ANY (
 SELECT id, name FROM worker_name WHERE id = ANY ($1::int[])
 
 -- name: register_worker
--- A reconnect of the same incarnation does not undo an operator's drain. Returns the incarnation
--- before.
-WITH before AS (SELECT incarnation FROM workers WHERE id = $1 FOR UPDATE)
+-- A reconnect of the same incarnation does not undo an operator's drain.
 INSERT INTO workers AS w (id, incarnation, hostname, pid, concurrency, queues, version, link,
                           status, registered_at, last_seen)
 SELECT $1, $2, $3, $4, $5, $6, $7, $9, 'ONLINE', c.now, c.now
@@ -524,7 +522,6 @@ ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = ex
     registered_at = excluded.registered_at, last_seen = excluded.last_seen,
     status = CASE WHEN w.incarnation = excluded.incarnation AND w.status <> 'OFFLINE'
                   THEN w.status ELSE 'ONLINE' END
-RETURNING (SELECT incarnation FROM before)
 
 -- name: beat
 UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestamp())

@@ -193,8 +193,8 @@ def read_weights(column: str | None) -> dict[int, int] | None:
 
 
 def _worker(row: Any) -> Worker:
-    (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, status, registered_at,
-     last_seen, running) = row  # fmt: skip
+    (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, status,
+     registered_at, last_seen, running) = row  # fmt: skip
     info = WorkerInfo(
         id=worker_id,
         incarnation=incarnation,

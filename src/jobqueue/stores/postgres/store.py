@@ -572,6 +572,9 @@ class PostgresStore:
         async def work(db: Any) -> list[Held]:
             async with db.transaction():
                 before = await db.fetchval(
+                    "SELECT incarnation FROM workers WHERE id = $1 FOR UPDATE", info.id
+                )
+                await db.execute(
                     SQL["register_worker"],
                     info.id, info.incarnation, info.hostname, info.pid, info.concurrency,
                     list(info.queues), info.version, now, info.link,
