@@ -24,6 +24,7 @@ class Wire:
     def __init__(self, url: str) -> None:
         # RESP2 needs no greeting and is spoken by every Redis there is.
         self._maker = ConnectionPool.from_url(url, protocol=2, socket_timeout=None)
+        self._make()  # an option that it does not know is said now, not at the first call
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(_CONNECTIONS)
         self._closed = False
@@ -51,8 +52,12 @@ class Wire:
             return await self._run(await self._connected(), command)
 
     async def _connected(self) -> Connection:
-        connection: Connection = self._maker.make_connection()  # type: ignore[no-untyped-call]
+        connection = self._make()
         await connection.connect()  # type: ignore[no-untyped-call]
+        return connection
+
+    def _make(self) -> Connection:
+        connection: Connection = self._maker.make_connection()  # type: ignore[no-untyped-call]
         return connection
 
     async def _run(self, connection: Connection, command: tuple[str | int | bytes, ...]) -> Any:
