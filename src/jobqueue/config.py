@@ -66,7 +66,7 @@ class RedisSettings(Section):
     )
     password: SecretStr = setting(SecretStr(""), "Password of Redis, in place of one in the URL.")
     timeout: Seconds = setting(
-        0.05, "Longest wait for Redis; then dispatch goes on without it.", "s", gt=0, le=5
+        0.05, "Longest wait for Redis; then dispatch goes on without it.", "s", gt=0, le=60
     )
 
 

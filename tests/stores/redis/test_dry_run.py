@@ -1,0 +1,112 @@
+"""``jq-server --dry-run`` on PostgreSQL and Redis: it looks, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cli import processes
+
+SECRET = "hush-hush"
+
+
+@pytest.fixture
+def postgres_dsn() -> str:
+    """A PostgreSQL to look at."""
+    dsn = os.environ.get("JQ_TEST_POSTGRES_DSN")
+    if not dsn:
+        why = "names no PostgreSQL: set JQ_TEST_POSTGRES_DSN"
+        if "postgres" in os.environ.get("JQ_TEST_REQUIRE", "").split(","):
+            pytest.fail(why)
+        pytest.skip(why)
+    return dsn
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A place that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def checks(tmp_path, *args: str, **environ: str) -> tuple[int, dict[str, str]]:
+    """The exit status, and the row of each check as one line."""
+    answer = processes.run(
+        "server", "--dry-run", "--http-port", "0", "--grpc-port", "0", *args,
+        cwd=tmp_path, **environ,
+    )  # fmt: skip
+    assert "Traceback" not in answer.stderr
+    assert SECRET not in answer.stdout + answer.stderr
+    table = answer.stdout.partition("\nCHECK")[2].splitlines()[1:]
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in table if line.strip()}
+    return answer.returncode, rows
+
+
+@pytest.mark.req("jq:FR-046")
+def test_both_are_well(tmp_path, own_redis, postgres_dsn):
+    own_redis.send("CONFIG", "SET", "requirepass", SECRET)
+    status, rows = checks(
+        tmp_path, "--db-url", postgres_dsn, "--redis-url", own_redis.url,
+        JQ_REDIS_PASSWORD=SECRET,
+    )  # fmt: skip
+    assert status == 0, rows
+    assert rows["store"].startswith("ok postgresql://")
+    assert "(PostgreSQL " in rows["store"]
+    assert rows["redis"] == f"ok 127.0.0.1:{own_redis.port}/0"
+    assert rows["app"] == "not configured no built-in pool: jobs wait for a jq-worker"
+
+
+@pytest.mark.req("jq:FR-046")
+def test_redis_is_not(tmp_path, own_redis, postgres_dsn):
+    own_redis.signal(signal.SIGSTOP)
+    status, rows = checks(tmp_path, "--db-url", postgres_dsn, "--redis-url", own_redis.url)
+    assert status == 1
+    assert rows["store"].startswith("ok ")
+    assert rows["redis"].startswith(f"failing 127.0.0.1:{own_redis.port}/0: no answer within")
+
+
+@pytest.mark.req("jq:FR-046")
+def test_a_wrong_password_of_redis(tmp_path, own_redis, postgres_dsn):
+    own_redis.send("CONFIG", "SET", "requirepass", "another")
+    status, rows = checks(
+        tmp_path, "--db-url", postgres_dsn, "--redis-url", own_redis.url,
+        JQ_REDIS_PASSWORD=SECRET,
+    )  # fmt: skip
+    assert status == 1
+    assert rows["redis"].startswith("failing ")
+
+
+@pytest.mark.req("jq:FR-046")
+@pytest.mark.parametrize("url", ["postgresql://jq@127.0.0.1:1/jobs", "no such database"])
+def test_postgresql_is_not(tmp_path, request, url):
+    if url == "no such database":
+        dsn = urlsplit(request.getfixturevalue("postgres_dsn"))
+        url = dsn._replace(path="/there_is_no_such_database").geturl()
+    status, rows = checks(tmp_path, "--db-url", url, JQ_DB_PASSWORD=SECRET)
+    assert status == 1
+    assert rows["store"].startswith("failing PostgreSQL cannot be reached: ")
+    assert rows["redis"] == "not configured"
+
+
+@pytest.mark.req("jq:FR-046")
+def test_postgresql_that_never_answers(tmp_path, silent):
+    status, rows = checks(tmp_path, "--db-url", f"postgresql://jq@{silent}/jobs")
+    assert status == 1
+    assert rows["store"] == "failing PostgreSQL does not answer within 10 s"
+
+
+def test_redis_is_not_used_without_postgresql(tmp_path):
+    status, rows = checks(tmp_path, "--redis-url", "redis://127.0.0.1:1")
+    assert status == 0
+    assert rows["redis"] == "not configured not used: only a store on PostgreSQL needs it"
+
+
+def test_a_bad_redis_url(tmp_path):
+    status, rows = checks(tmp_path, "--redis-url", f"http://:{SECRET}@127.0.0.1")
+    assert status == 1
+    assert rows["redis"].startswith("failing redis.url: 'http://:***@127.0.0.1' is not a known")
