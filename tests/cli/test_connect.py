@@ -127,6 +127,7 @@ def test_a_wrong_redis_is_said_without_the_password(url, message):
 async def test_no_redis_is_fine_and_a_named_one_shows_where_it_is():
     assert create_locks("") is None
     locks = create_locks("rediss://me:hush@cache.example:6380/3?ssl_ca_certs=ca.pem")
+    assert locks is not None
     health = locks.health()
     assert (health.name, health.ok) == ("redis", False)
     assert "cache.example:6380/3" in health.detail
@@ -233,6 +234,11 @@ def test_a_server_gets_its_store_from_the_settings(monkeypatch):
     assert store.said["pool_size"] == 3
     assert "cache:7/1" in store.said["locks"].health().detail
     assert loaded.warnings == []
+
+
+def test_a_redis_that_is_not_used_is_said(caplog):
+    Embedded(config.load(None, {}, {"db.url": "memory://", "redis.url": "redis://h"}).settings)
+    assert "redis.url is not used" in caplog.text
 
 
 def test_a_worker_opens_the_store_likewise(monkeypatch):

@@ -215,6 +215,8 @@ def create_store(
     address = parse_url(url, field, STORES)
     rules = rules or Rules()
     observer = observer or Deaf()
+    if locks is not None and address.scheme != "postgresql":
+        log.warning("redis.url is not used: only a store on PostgreSQL needs it")
     if address.path is not None:
         from jobqueue.stores.sqlite.store import SqliteStore
 

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -34,7 +35,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def checks(tmp_path, *args: str, **environ: str) -> tuple[int, dict[str, str]]:
+def checks(tmp_path, *args: str, **environ: Any) -> tuple[int, dict[str, str]]:
     """The exit status, and the row of each check as one line."""
     answer = processes.run(
         "server", "--dry-run", "--http-port", "0", "--grpc-port", "0", *args,
@@ -93,6 +94,7 @@ def test_postgresql_is_not(tmp_path, request, url):
     assert rows["redis"] == "not configured"
 
 
+@pytest.mark.slow
 @pytest.mark.req("jq:FR-046")
 def test_postgresql_that_never_answers(tmp_path, silent):
     status, rows = checks(tmp_path, "--db-url", f"postgresql://jq@{silent}/jobs")

@@ -79,6 +79,16 @@ async def test_it_stops_when_enough_are_won(opened, client):
     assert await one.take(jobs[4:], 2) == [0, 1]
 
 
+async def test_very_many_are_taken_piece_by_piece(opened):
+    one, other = await opened(), await opened()
+    jobs = names(3500)
+    held = [0, 999, 1000, 2001]
+    assert await one.take([jobs[position] for position in held], 4) == [0, 1, 2, 3]
+    free = [position for position in range(3500) if position not in held]
+    assert await other.take(jobs, 2500) == free[:2500]
+    assert await one.take(jobs, 3500) == [*held, *free[2500:]]
+
+
 async def test_the_next_attempt_is_another_lock(opened):
     one, other = await opened(), await opened()
     job = str(uuid.uuid4())

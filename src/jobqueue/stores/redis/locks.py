@@ -34,6 +34,7 @@ PREFIX = "{jq}:lock:"
 # because after a crash between lock and write nobody else hands these jobs out for so long.
 LIFE = 5.0
 
+_CHUNK = 1000  # names in one call: Redis does nothing else meanwhile, 2.5 ms
 _CONNECT_TIMEOUT = 1.0  # in the background: TLS over a slow link may take its time
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _STEADY = 10.0  # up for so long, the next outage begins with short pauses again
@@ -94,15 +95,21 @@ class RedisLocks:
             return []
         if not self._up:
             return None
-        began = time.perf_counter()
+        won: list[int] = []
         try:
-            won = await within(self._timeout, self._ask(names, wanted))
+            for start in range(0, len(names), _CHUNK):
+                began = time.perf_counter()
+                part = names[start : start + _CHUNK]
+                found = await within(self._timeout, self._ask(part, wanted - len(won)))
+                self._observer.locked("take", time.perf_counter() - began)
+                won += [start + position for position in found] if start else found
+                if len(won) == wanted:
+                    break
         except Exception as error:  # whatever it is, dispatch goes on
             self._fail(error)
             if self._up:
                 await self._leave()
             return None
-        self._observer.locked("take", time.perf_counter() - began)
         return won
 
     def health(self) -> ComponentHealth:
