@@ -62,6 +62,7 @@ async def locks(own_redis, metrics, caplog) -> AsyncIterator[RedisLocks]:
     made = RedisLocks(own_redis.url, observer=metrics, timeout=0.5)
     await made.open()
     assert made.health().ok
+    assert said(caplog) == []  # it was not away before
     yield made
     await made.close()
 
@@ -119,6 +120,23 @@ async def test_one_that_hangs_leaks_nothing(own_redis, locks, metrics):
 def _errors(metrics: Metrics, kind: str) -> float:
     value = metrics.registry.get_sample_value("jq_redis_errors_total", {"error": kind})
     return value or 0.0
+
+
+async def test_no_connection_outlives_an_outage(own_redis, metrics):
+    """Not even idle ones: behind the same name there may be another server afterwards."""
+    before = sockets()
+    locks = RedisLocks(own_redis.url, observer=metrics, timeout=0.5)
+    await locks.open()
+    await asyncio.gather(*(locks.take(names(), 1) for _ in range(4)))
+    assert sockets() == before + 4
+    own_redis.send("CONFIG", "SET", "maxmemory", "1")
+    assert await locks.take(names(), 1) is None
+    for _ in range(5):
+        await asyncio.sleep(0)  # a transport closes in the next pass
+    assert sockets() <= before + 1  # a probe may be on its way
+    await until(lambda: _errors(metrics, "refused") >= 3)
+    await until(lambda: sockets() == before)
+    await locks.close()
 
 
 async def test_closed_while_it_hangs(own_redis, locks):

@@ -169,7 +169,7 @@ class RedisLocks:
                 await self._probe()
             except Exception as error:  # still away, for whatever reason
                 self._fail(error)
-                await self._wire.drop()
+                await self._wire.drop()  # the name may lead to another server next time
             else:
                 self._arrive()
                 return
