@@ -57,7 +57,7 @@ $(DEV_STAMP): $(INPUTS)
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(DEV_STAMP) ## Make .venv with everything: package, extras, development tools
@@ -74,13 +74,27 @@ demo: $(BASE_STAMP) ## Show the queue at work in the terminal
 bench: $(DEV_STAMP) ## Measure this machine
 	@exec $(BIN)/python -m bench $(ARGS)
 
+# PostgreSQL and Redis: tests start their own, if the programs are there. Where they are missing and
+# cannot be installed, those tests are skipped; JQ_TEST_REQUIRE=postgres,redis forbids that.
+.PHONY: services
+services: $(DEV_STAMP) ## Find PostgreSQL and Redis; install them where that is possible
+	@$(BIN)/python scripts/services ensure --or-skip
+
 .PHONY: test
-test: $(DEV_STAMP) ## Run the tests, with coverage of core, engine, stores and config
+test: services ## Run the tests, with coverage of core, engine, stores and config
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --cov --cov-report=term:skip-covered $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(DEV_STAMP) ## Run the tests that take no more than a few seconds each
 	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "not bench and not slow and not faults" $(ARGS)
+
+.PHONY: test-integration
+test-integration: services ## Run the tests that need a real PostgreSQL or Redis
+	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "integration and not bench" $(ARGS)
+
+.PHONY: test-e2e
+test-e2e: services ## Run the tests that go through jq-ctl and the real programs
+	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "e2e and not bench" $(ARGS)
 
 .PHONY: test-bounds
 test-bounds: $(DEV_STAMP) ## Check the bounds on speed that the requirements name

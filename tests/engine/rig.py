@@ -36,7 +36,7 @@ class Unreliable:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._store, name)
-        if not callable(real) or name in ("on_change", "pulse"):
+        if not callable(real) or name in ("on_change", "pulse", "components"):
             return real
 
         async def call(*args: Any, **kwargs: Any) -> Any:

@@ -22,7 +22,7 @@ from jobqueue.core.job import (
     WorkerInfo,
 )
 from jobqueue.core.lifecycle import Reason, State
-from jobqueue.core.store import Claim, JobFilter, Overdue, Rules, Store
+from jobqueue.core.store import Claim, JobFilter, Overdue, Rules, Store, Term
 from tests.history.checker import Evidence, assert_kept
 
 NO_BACKOFF = "scheduler"  # 1, 2, 4, 8 s without jitter: times that a test can name
@@ -165,6 +165,12 @@ class Driver:
         self.clock.advance(seconds)
         return await self.sweep()
 
+    async def term(self) -> Term:
+        """The lead, for an hour of the store's time."""
+        term = await self.store.lead(1, 3_600.0)
+        assert term is not None
+        return term
+
     async def stats(self, name: str = "q") -> QueueStats:
         (stats,) = await self.store.stats(name)
         return stats
@@ -191,7 +197,7 @@ class Driver:
 
     async def prune(self, completed_before: float, limit: int = 1_000) -> int:
         before = {job.id for job in await self.all_jobs()}
-        count = await self.store.prune_done(completed_before, limit)
+        count = await self.store.prune_done(completed_before, limit, await self.term())
         gone = before - {job.id for job in await self.all_jobs()}
         assert len(gone) == count
         self.removed |= gone

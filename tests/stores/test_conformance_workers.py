@@ -102,7 +102,7 @@ async def test_the_old_incarnation_cannot_keep_its_successor_alive(driver: Drive
     await driver.store.register_worker(worker("w", 2))
     driver.clock.advance(60.0)
     assert driver.store.pulse("w", 1, []).known is False
-    assert await driver.store.retire_silent(30.0) == ["w"]
+    assert await driver.store.retire_silent(30.0, await driver.term()) == ["w"]
 
 
 async def test_a_heartbeat_names_listed_leases_that_do_not_stand(driver: Driver):
@@ -165,9 +165,9 @@ async def test_silent_workers_are_retired_by_the_stores_clock(driver: Driver):
     driver.clock.advance(25.0)
     driver.store.pulse("lively", 1, [])
     driver.clock.advance(10.0)
-    assert await driver.store.retire_silent(40.0) == []
-    assert await driver.store.retire_silent(30.0) == ["quiet"]
-    assert await driver.store.retire_silent(30.0) == []
+    assert await driver.store.retire_silent(40.0, await driver.term()) == []
+    assert await driver.store.retire_silent(30.0, await driver.term()) == ["quiet"]
+    assert await driver.store.retire_silent(30.0, await driver.term()) == []
     status = {w.info.id: w.status for w in await driver.store.workers()}
     assert status["quiet"] is WorkerStatus.OFFLINE
     assert status["lively"] is WorkerStatus.ONLINE

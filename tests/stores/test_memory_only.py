@@ -95,7 +95,7 @@ async def test_timers_of_finished_jobs_do_not_pile_up(driver: Driver):
         assignments = await driver.claim(500)
         await driver.apply(*(Transition.succeeded(a.seq, a.lease, None) for a in assignments))
         driver.clock.advance(1.0)
-        await driver.store.prune_done(driver.clock.now(), 1_000)
+        await driver.store.prune_done(driver.clock.now(), 1_000, await driver.term())
 
     for _ in range(10):
         await round_trip()

@@ -14,6 +14,7 @@ import pytest
 from jobqueue.core.errors import Code, Unavailable
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim
+from jobqueue.stores.sqlite.connection import SCHEMA_VERSION
 from jobqueue.stores.sqlite.statements import SQL
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests.stores.driver import accept, new, spec
@@ -280,3 +281,28 @@ async def test_retention_finds_old_jobs_without_looking_at_the_others(opened):
     assert "SEARCH" in plan
     assert "SCAN" not in plan
     assert "TEMP B-TREE" not in plan
+
+
+# -- files of earlier versions ---------------------------------------------------------------
+
+
+async def test_a_file_of_schema_1_is_upgraded_with_what_is_in_it(opened, path: Path):
+    store: SqliteStore = await opened()
+    (job_id,) = await accept(store)
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:  # as the first version left it
+        db.executescript(
+            "DROP TABLE leader; DROP TABLE control; ALTER TABLE worker DROP COLUMN link;"
+            " PRAGMA user_version = 1;"
+        )
+    again: SqliteStore = await opened()
+    assert [a.id for a in await again.claim([Claim(("q",), ["w"])])] == [job_id]
+    term = await again.lead(7, 10.0)
+    assert term is not None
+    assert term.epoch == 1
+    await again.close()
+    third: SqliteStore = await opened()
+    renewed = await third.lead(7, 10.0)
+    assert renewed == term  # an upgrade is made once
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from jobqueue.core.errors import Unavailable
+from jobqueue.core.job import Transition, WorkerStatus
 from jobqueue.core.lifecycle import State
-from jobqueue.core.store import Claim, Rules
+from jobqueue.core.store import Change, Claim, Rules
 from jobqueue.stores.sqlite.store import SqliteStore
-from tests.stores.driver import Driver, accept, new, spec
+from tests.stores.driver import Driver, accept, new, spec, worker
 
 # -- several processes, one file -----------------------------------------------------------
 
@@ -58,7 +59,7 @@ async def test_another_processs_submit_is_noticed_within_50_ms(
     noticed = asyncio.Event()
     at: list[float] = []
 
-    def wake() -> None:
+    def wake(_: Change) -> None:
         at.append(time.monotonic())
         noticed.set()
 
@@ -82,7 +83,7 @@ async def test_its_own_writes_wake_nobody(opened):
     store = await opened()
     woken: list[float] = []
     await accept(store)
-    store.on_change(lambda: woken.append(time.monotonic()))
+    store.on_change(lambda _: woken.append(time.monotonic()))
     await asyncio.sleep(0.05)
     woken.clear()
     for _ in range(5):
@@ -215,3 +216,36 @@ async def test_a_held_lock_is_waited_for_once_not_once_for_each_caller(
     assert time.monotonic() - began < 0.5 * 6
     holder.tell()
     assert await holder.hears() == "released"
+
+
+async def test_control_is_told_apart_from_jobs(opened):
+    """What operators and registrations change is looked at on its own, seldom."""
+    one, two = await opened(), await opened()
+    await accept(one)
+    (assignment,) = await one.claim([Claim(("q",), ["w"])])
+    await one.apply([Transition.started(assignment.seq, assignment.lease)])
+    heard: asyncio.Queue[Change] = asyncio.Queue()
+    two.on_change(heard.put_nowait)
+
+    async def hears() -> Change:
+        """Everything that is said because of one write, until it is quiet again."""
+        said = await asyncio.wait_for(heard.get(), 5)
+        await asyncio.sleep(0.1)
+        while not heard.empty():
+            said |= heard.get_nowait()
+        return said
+
+    await hears()  # of what was done before it listened
+    await one.register_worker(worker())
+    assert Change.CONTROL in await hears()
+    await accept(one)
+    assert await hears() == Change.WORK | Change.ENDED
+    await one.request_cancel(assignment.seq)
+    assert Change.CONTROL in await hears()
+    await one.set_worker_status("w", WorkerStatus.DRAINING)
+    assert Change.CONTROL in await hears()
+    term = await one.lead(7, 10.0)
+    assert term is not None
+    assert Change.CONTROL not in await hears()
+    await one.resign(term)
+    assert Change.CONTROL in await hears()

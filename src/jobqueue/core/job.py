@@ -381,6 +381,9 @@ class WorkerInfo:
     # A server's own pool without the user's tasks: it leaves a queue alone that another worker
     # connected to that server takes from, since it could only fail jobs of types it lacks.
     fallback: bool = False
+    # Drawn by the engine at each registration: the latest one tells which server the worker is
+    # connected to, so that a server that has not noticed the loss of its link learns of it.
+    link: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

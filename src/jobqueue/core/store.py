@@ -8,12 +8,14 @@ each item whether it applied. Not for implementing outside this package: it may 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from jobqueue.core.job import (
     Assignment,
+    ComponentHealth,
     Event,
     Held,
     Job,
@@ -89,6 +91,30 @@ class JobFilter:
     limit: int = 20
 
 
+class Change(enum.Flag):
+    """What another process may have changed."""
+
+    WORK = enum.auto()  # jobs may be claimable
+    ENDED = enum.auto()  # jobs moved on: whoever waits for one should look
+    CONTROL = enum.auto()  # cancel flags; a worker's status or link; who leads
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A leadership: who holds it, and the how-manieth it is.
+
+    It stands until its time to live has passed by the store's clock, unless it is renewed before,
+    or until it is resigned. The holder is drawn at random by each process.
+    """
+
+    holder: int
+    epoch: int
+
+
+class TermEnded(Exception):
+    """The term that a call was made under does not stand any more; nothing was changed."""
+
+
 class Store(Protocol):
     """Where jobs live."""
 
@@ -110,12 +136,33 @@ class Store(Protocol):
         """Release everything. May be called twice, or before open."""
         ...
 
-    def on_change(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` on the loop when another process may have changed the store."""
+    def on_change(self, heard: Callable[[Change], None]) -> None:
+        """Call ``heard`` on the loop when another process may have changed the store.
+
+        A hint: it may come late, for nothing, or for several changes at once.
+        """
         ...
 
     async def ping(self) -> None:
         """Prove that the store answers and can be written; raise Unavailable otherwise."""
+        ...
+
+    def components(self) -> list[ComponentHealth]:
+        """Other parts that the store leans on. Without them it is slower, never wrong."""
+        ...
+
+    # -- leadership ------------------------------------------------------------------------
+
+    async def lead(self, holder: int, ttl: float) -> Term | None:
+        """Take the lead, or renew it, for ``ttl`` seconds; None while somebody else has it.
+
+        The epoch grows with every new holder, and after a resignation. A holder whose term ran
+        out may renew it as long as nobody else took the lead.
+        """
+        ...
+
+    async def resign(self, term: Term) -> None:
+        """Give up the lead, so that another may take it at once. An old term changes nothing."""
         ...
 
     # -- jobs: the write path --------------------------------------------------------------
@@ -167,8 +214,11 @@ class Store(Protocol):
         """
         ...
 
-    async def prune_done(self, completed_before: float, limit: int) -> int:
-        """Remove DONE jobs that ended before a time; returns how many. Keys stay to their TTL."""
+    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+        """Remove DONE jobs that ended before a time; returns how many. Keys stay to their TTL.
+
+        Raises TermEnded when the term does not stand: it is checked in the same transaction.
+        """
         ...
 
     # -- queues ----------------------------------------------------------------------------
@@ -227,8 +277,11 @@ class Store(Protocol):
         """Every worker known, by id."""
         ...
 
-    async def retire_silent(self, silent_for: float) -> list[str]:
-        """Mark OFFLINE whoever was silent for longer, by the store's clock; returns them."""
+    async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
+        """Mark OFFLINE whoever was silent for longer, by the store's clock; returns them.
+
+        Raises TermEnded when the term does not stand: it is checked in the same transaction.
+        """
         ...
 
     async def retire_worker(self, worker_id: str, incarnation: int) -> bool:

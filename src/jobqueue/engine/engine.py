@@ -34,7 +34,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
-from jobqueue.core.store import JobFilter, Store
+from jobqueue.core.store import Change, JobFilter, Store
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.links import ENDING, EngineLink, ReportCall
@@ -117,9 +117,13 @@ class Engine(OperatorCalls):
         self._watchers.changed_elsewhere()
         await self._store.close()
 
-    def _changed_elsewhere(self) -> None:
-        self._scheduler.wake()
-        self._watchers.changed_elsewhere()
+    def _changed_elsewhere(self, changed: Change) -> None:
+        if Change.WORK in changed:
+            self._scheduler.wake()
+        if Change.ENDED in changed:
+            self._watchers.changed_elsewhere()
+        if Change.CONTROL in changed:
+            self._sweeper.lead()
 
     # -- client ----------------------------------------------------------------------------
 

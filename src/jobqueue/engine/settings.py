@@ -22,6 +22,8 @@ class EngineSettings:
     report_group: int = 2_000
     heartbeat_interval: float = 5.0
     heartbeat_timeout: float = 30.0
+    # How long the lead among several servers stands without being renewed.
+    leader_ttl: float = 10.0
     sweep_limit: int = 1_000
     retention: float = 0.0  # DONE jobs are pruned after that; 0 = kept for ever
     version: str = ""

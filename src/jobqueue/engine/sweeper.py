@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Outcome, Transition, WorkerStatus
-from jobqueue.core.store import Store
+from jobqueue.core.store import Store, TermEnded
+from jobqueue.engine.leadership import Leadership
 from jobqueue.engine.settings import EngineSettings
 
 _log = logging.getLogger("jobqueue.engine.sweeper")
@@ -23,7 +24,10 @@ Apply = Callable[[Sequence[Transition]], Awaitable[Sequence[Outcome]]]
 
 
 class Sweeper:
-    """One task with three duties, each at its own pace."""
+    """One task with three duties, each at its own pace.
+
+    What is due is moved on by every server; the other two are the leader's alone.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class Sweeper:
         self._apply = apply
         self._promoted = promoted
         self._offline = offline
+        self._leadership = Leadership(store, settings.leader_ttl, self._suspend_judgement)
         self._task: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
         self._next = 0.0
@@ -51,11 +56,16 @@ class Sweeper:
         self._failing = False
 
     def start(self) -> None:
-        """Begin; nobody is judged silent before a full timeout has passed under our eyes."""
+        """Begin; nobody is judged silent before a full timeout has passed under our eyes.
+
+        That is: since we began to lead. What another leader saw is not handed over, and the
+        store may have been away before.
+        """
         now = time.monotonic()
         self._reap_at = now
         self._judge_at = now + self._settings.heartbeat_timeout
         self._skew = self._clock.now() - now
+        self._leadership.start()
         self._task = asyncio.create_task(self._run(), name="jobqueue-sweeper")
 
     async def stop(self) -> None:
@@ -64,6 +74,11 @@ class Sweeper:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
+        await self._leadership.stop()
+
+    def lead(self) -> None:
+        """Whoever led may have resigned."""
+        self._leadership.nudge()
 
     def expect(self, at: float) -> None:
         """Something will be due then, by the store's clock: do not sleep through it."""
@@ -98,7 +113,11 @@ class Sweeper:
         for duty in (self.sweep, self._reap, self._prune):
             try:
                 await duty()
+            except TermEnded:
+                self._leadership.step_down()
+                self._leadership.nudge()
             except JobQueueError:
+                self._leadership.step_down()
                 raise
             except Exception:
                 _log.exception("%s failed", duty.__name__)
@@ -148,9 +167,10 @@ class Sweeper:
             self._suspend_judgement()
         self._skew = skew
         self._reap_at = now + self._reap_every
-        if now >= self._judge_at:
+        term = self._leadership.term
+        if term is not None and now >= self._judge_at:
             timeout = self._settings.heartbeat_timeout
-            for worker_id in await self._store.retire_silent(timeout):
+            for worker_id in await self._store.retire_silent(timeout, term):
                 _log.warning(
                     "worker is offline: no heartbeat for %g s",
                     timeout,
@@ -198,10 +218,10 @@ class Sweeper:
     async def _prune(self) -> None:
         if self._settings.retention <= 0 or time.monotonic() < self._prune_at:
             return
-        self._prune_at = time.monotonic() + _PRUNE_INTERVAL
         limit = self._settings.sweep_limit
-        while True:
+        while (term := self._leadership.term) is not None:
             before = self._clock.now() - self._settings.retention
-            if await self._store.prune_done(before, limit) < limit:
+            if await self._store.prune_done(before, limit, term) < limit:
+                self._prune_at = time.monotonic() + _PRUNE_INTERVAL
                 return
             await asyncio.sleep(0)

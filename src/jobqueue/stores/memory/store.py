@@ -12,6 +12,7 @@ from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
     NO_LABELS,
     Assignment,
+    ComponentHealth,
     Event,
     Held,
     Job,
@@ -33,11 +34,14 @@ from jobqueue.core.retry import policy_of
 from jobqueue.core.store import (
     ALL_QUEUES,
     Application,
+    Change,
     Claim,
     JobFilter,
     Overdue,
     Rules,
     Submission,
+    Term,
+    TermEnded,
 )
 from jobqueue.stores.memory.keys import Keys
 from jobqueue.stores.memory.records import Entry, Home, Log, Record, event_of, held_of, job_of
@@ -72,6 +76,9 @@ class MemoryStore:
         self._held: dict[int, Record] = {}  # by lease
         self._roster = Roster()
         self._log = Log()
+        self._leader: Term | None = None
+        self._leads_until = 0.0
+        self._epoch = 0
 
     async def open(self) -> None:
         """Nothing to make ready."""
@@ -79,11 +86,37 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to release."""
 
-    def on_change(self, wake: Callable[[], None]) -> None:
+    def on_change(self, heard: Callable[[Change], None]) -> None:
         """No other process can change this store."""
 
     async def ping(self) -> None:
         """Memory always answers."""
+
+    def components(self) -> list[ComponentHealth]:
+        """It leans on nothing."""
+        return []
+
+    # -- leadership: of one process, but by the rules of every store --------------------------
+
+    async def lead(self, holder: int, ttl: float) -> Term | None:
+        """See ``Store.lead``."""
+        now = self._clock.now()
+        if self._leader is None or self._leader.holder != holder:
+            if self._leader is not None and self._leads_until > now:
+                return None
+            self._epoch += 1
+            self._leader = Term(holder, self._epoch)
+        self._leads_until = now + ttl
+        return self._leader
+
+    async def resign(self, term: Term) -> None:
+        """See ``Store.resign``."""
+        if self._leader == term:
+            self._leader = None
+
+    def _check(self, term: Term) -> None:
+        if self._leader != term or self._leads_until <= self._clock.now():
+            raise TermEnded
 
     # -- the write path --------------------------------------------------------------------
 
@@ -380,8 +413,9 @@ class MemoryStore:
             self._keys.free(record.spec.queue, record.spec.key, job_id)
         return record.state
 
-    async def prune_done(self, completed_before: float, limit: int) -> int:
+    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
         """See ``Store.prune_done``."""
+        self._check(term)
         old = [
             record
             for record in self._by_seq.values()
@@ -501,8 +535,9 @@ class MemoryStore:
             running[one.worker_id] = running.get(one.worker_id, 0) + 1
         return self._roster.all(running)
 
-    async def retire_silent(self, silent_for: float) -> list[str]:
+    async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
         """See ``Store.retire_silent``."""
+        self._check(term)
         return self._roster.retire_silent(self._clock.now() - silent_for)
 
     async def retire_worker(self, worker_id: str, incarnation: int) -> bool:

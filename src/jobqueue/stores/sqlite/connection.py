@@ -9,7 +9,7 @@ from pathlib import Path
 from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
 
 APPLICATION_ID = 0x4A517631  # "JQv1", so that a foreign file is told apart
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # UPDATE … FROM and RETURNING came with these; the json functions with 3.38.
 OLDEST_SQLITE = (3, 38, 0)
 BUSY_TIMEOUT = 5.0
@@ -59,8 +59,8 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
         raise Unavailable(f"cannot use {path} as a job queue: {error}") from error
 
 
-def _check_owner(path: Path, connection: sqlite3.Connection) -> bool:
-    """Whether the schema is there; refuses files that are not ours to write."""
+def _check_owner(path: Path, connection: sqlite3.Connection) -> int:
+    """Which schema is there, 0 for none; refuses files that are not ours to write."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application == APPLICATION_ID:
@@ -69,20 +69,22 @@ def _check_owner(path: Path, connection: sqlite3.Connection) -> bool:
                 f"{path} was written by a newer jobqueue (schema {version}, "
                 f"this one knows {SCHEMA_VERSION})"
             )
-        return True
+        return int(version)
     if application != 0 or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise Unavailable(f"{path} is an SQLite file of another program; name a new file")
-    return False
+    return 0
 
 
 def _migrate(path: Path, connection: sqlite3.Connection) -> None:
-    if _check_owner(path, connection):
-        return
-    schema = resources.files(__package__).joinpath("schema.sql").read_text()
-    for statement in _statements(schema):
-        connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    """Bring the file to the present schema, step by step, inside one transaction."""
+    version = _check_owner(path, connection)
+    for step in range(version + 1, SCHEMA_VERSION + 1):
+        script = "schema.sql" if step == 1 else f"upgrade_{step}.sql"
+        for statement in _statements(resources.files(__package__).joinpath(script).read_text()):
+            connection.execute(statement)
+    if version < SCHEMA_VERSION:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _statements(script: str) -> list[str]:

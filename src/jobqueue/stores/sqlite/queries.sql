@@ -200,13 +200,13 @@ FROM queue WHERE deleted = 0 AND (? IS NULL OR name = ?) ORDER BY name
 
 -- name: register_worker
 -- A reconnect of the same incarnation does not undo an operator's drain.
-INSERT INTO worker (id, incarnation, hostname, pid, concurrency, queues, version, status,
+INSERT INTO worker (id, incarnation, hostname, pid, concurrency, queues, version, link, status,
                     registered_at, last_seen)
-VALUES (?, ?, ?, ?, ?, ?, ?, 'ONLINE', ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'ONLINE', ?, ?)
 ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = excluded.hostname,
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
-    version = excluded.version, registered_at = excluded.registered_at,
-    last_seen = excluded.last_seen,
+    version = excluded.version, link = excluded.link,
+    registered_at = excluded.registered_at, last_seen = excluded.last_seen,
     status = CASE WHEN worker.incarnation = excluded.incarnation AND worker.status <> 'OFFLINE'
                   THEN worker.status ELSE 'ONLINE' END
 
@@ -215,7 +215,25 @@ SELECT seq, lease, worker, state, cancel FROM live INDEXED BY live_held
 WHERE state IN (2, 3) AND (?1 IS NULL OR worker = ?1)
 
 -- name: workers
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.status,
-       w.registered_at, w.last_seen,
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link,
+       w.status, w.registered_at, w.last_seen,
        (SELECT count(*) FROM live INDEXED BY live_held WHERE state IN (2, 3) AND worker = w.id)
 FROM worker AS w ORDER BY w.id
+
+-- name: leader
+SELECT holder, epoch, until FROM leader WHERE id = 1
+
+-- name: take_lead
+UPDATE leader SET holder = ?, epoch = ?, until = ? WHERE id = 1
+
+-- name: resign
+UPDATE leader SET holder = NULL, until = 0 WHERE id = 1 AND holder = ? AND epoch = ?
+
+-- name: term_stands
+SELECT 1 FROM leader WHERE id = 1 AND holder = ? AND epoch = ? AND until > ?
+
+-- name: control
+SELECT changes FROM control WHERE id = 1
+
+-- name: tell_control
+UPDATE control SET changes = changes + 1 WHERE id = 1

@@ -187,8 +187,8 @@ def read_weights(text: str | None) -> dict[int, int] | None:
 
 
 def _worker(row: Row) -> Worker:
-    (worker_id, incarnation, hostname, pid, concurrency, queues, version, status, registered_at,
-     last_seen, running) = row  # fmt: skip
+    (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, status,
+     registered_at, last_seen, running) = row  # fmt: skip
     info = WorkerInfo(
         id=worker_id,
         incarnation=incarnation,
@@ -197,6 +197,7 @@ def _worker(row: Row) -> Worker:
         concurrency=concurrency,
         queues=tuple(json.loads(queues)),
         version=version,
+        link=link,
     )
     return Worker(
         info=info,

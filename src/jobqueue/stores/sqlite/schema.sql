@@ -1,3 +1,4 @@
+-- Schema 1; upgrade_*.sql are applied on top of it, to new files as to old ones.
 -- Layout: a wide record per job, written at submit and once more at the end; a narrow live row
 -- while the job is unfinished, which carries everything the scheduler looks at; events appended
 -- in commit order. Times are seconds since the epoch. Read with the views at the end.

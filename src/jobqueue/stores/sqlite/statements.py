@@ -10,25 +10,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from importlib import resources
 from itertools import chain
 from typing import Any
+
+from jobqueue.stores.named_sql import load_statements
 
 _CHUNKS = (256, 64, 16, 4, 1)
 Row = tuple[Any, ...]
 
 
-def _load() -> dict[str, str]:
-    text = resources.files(__package__).joinpath("queries.sql").read_text()
-    found = {}
-    for block in text.split("-- name: ")[1:]:
-        name, _, body = block.partition("\n")
-        lines = (line for line in body.splitlines() if not line.startswith("--"))
-        found[name.strip()] = "\n".join(lines).strip()
-    return found
-
-
-SQL = _load()
+SQL = load_statements(__package__)
 
 
 @cache

@@ -20,6 +20,7 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.ids import id_to_bytes
 from jobqueue.core.job import (
     Assignment,
+    ComponentHealth,
     Event,
     Held,
     Job,
@@ -34,8 +35,18 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
-from jobqueue.core.store import Application, Claim, JobFilter, Overdue, Rules, Submission
-from jobqueue.stores.sqlite import reads, writes
+from jobqueue.core.store import (
+    Application,
+    Change,
+    Claim,
+    JobFilter,
+    Overdue,
+    Rules,
+    Submission,
+    Term,
+    TermEnded,
+)
+from jobqueue.stores.sqlite import leadership, reads, writes
 from jobqueue.stores.sqlite.connection import BUSY_TIMEOUT, connect, prepare
 from jobqueue.stores.sqlite.statements import SQL
 from jobqueue.stores.sqlite.threads import Readers, Work, Writer
@@ -94,13 +105,14 @@ class SqliteStore:
         if writer is not None:
             await asyncio.to_thread(writer.close)
 
-    def on_change(self, wake: Callable[[], None]) -> None:
-        """Wake the loop that calls this after another process's commit."""
+    def on_change(self, heard: Callable[[Change], None]) -> None:
+        """Tell the loop that calls this of another process's commit."""
         loop = asyncio.get_running_loop()
+        listener = leadership.Listener()
 
-        def changed() -> None:
+        def changed(db: sqlite3.Connection) -> None:
             try:
-                loop.call_soon_threadsafe(wake)
+                loop.call_soon_threadsafe(heard, listener(db))
             except RuntimeError:  # the loop has been closed; nobody is left to wake
                 return
 
@@ -118,6 +130,10 @@ class SqliteStore:
 
         await self._write("ping", work)
 
+    def components(self) -> list[ComponentHealth]:
+        """It leans on nothing but its file."""
+        return []
+
     def _open_writer(self) -> Writer:
         if self._writer is None:
             raise Unavailable(f"the store {self.path} is not open")
@@ -132,6 +148,22 @@ class SqliteStore:
         if self._readers is None:
             raise Unavailable(f"the store {self.path} is not open")
         return await self._readers.run(name, work)
+
+    # -- leadership ------------------------------------------------------------------------
+
+    async def lead(self, holder: int, ttl: float) -> Term | None:
+        """See ``Store.lead``. Looks first: those who stand by write nothing."""
+        if not await self._read(
+            "leader", lambda db: leadership.leads(db, holder, self._clock.now())
+        ):
+            return None
+        return await self._write(
+            "lead", lambda db: leadership.take(db, holder, self._clock.now(), ttl)
+        )
+
+    async def resign(self, term: Term) -> None:
+        """See ``Store.resign``."""
+        await self._write("resign", lambda db: leadership.resign(db, term))
 
     # -- the write path --------------------------------------------------------------------
 
@@ -183,6 +215,8 @@ class SqliteStore:
 
         def work(db: sqlite3.Connection) -> Held | None:
             rows = db.execute(SQL["request_cancel"], (seq,)).fetchall()
+            if rows:
+                leadership.tell(db)
             return reads.held_row(rows[0]) if rows else None
 
         return await self._write("request_cancel", work)
@@ -258,15 +292,20 @@ class SqliteStore:
 
         return await self._write("delete_job", work)
 
-    async def prune_done(self, completed_before: float, limit: int) -> int:
+    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
         """See ``Store.prune_done``."""
 
-        def work(db: sqlite3.Connection) -> int:
+        def work(db: sqlite3.Connection) -> int | None:
+            if not leadership.stands(db, term, self._clock.now()):
+                return None
             rows = db.execute(SQL["old_done"], (completed_before, limit)).fetchall()
             self._remove(db, rows, State.DONE)
             return len(rows)
 
-        return await self._write("prune_done", work)
+        removed = await self._write("prune_done", work)
+        if removed is None:
+            raise TermEnded
+        return removed
 
     @staticmethod
     def _remove(db: sqlite3.Connection, rows: Sequence[tuple[int, int]], state: State) -> None:
@@ -337,8 +376,9 @@ class SqliteStore:
             db.execute(
                 SQL["register_worker"],
                 (info.id, info.incarnation, info.hostname, info.pid, info.concurrency,
-                 json.dumps(info.queues), info.version, now, now),
+                 json.dumps(info.queues), info.version, info.link, now, now),
             )  # fmt: skip
+            leadership.tell(db)
             if known is None or known[0] == info.incarnation:
                 return []
             return reads.held(db, info.id)
@@ -393,32 +433,44 @@ class SqliteStore:
 
     async def set_worker_status(self, worker_id: str, status: WorkerStatus) -> bool:
         """See ``Store.set_worker_status``."""
-        sql = "UPDATE worker SET status = ? WHERE id = ?"
-        return await self._write(
-            "set_worker_status", lambda db: db.execute(sql, (status, worker_id)).rowcount == 1
-        )
+
+        def work(db: sqlite3.Connection) -> bool:
+            sql = "UPDATE worker SET status = ? WHERE id = ?"
+            leadership.tell(db)
+            return db.execute(sql, (status, worker_id)).rowcount == 1
+
+        return await self._write("set_worker_status", work)
 
     async def workers(self) -> list[Worker]:
         """See ``Store.workers``."""
         return await self._read("workers", reads.workers)
 
-    async def retire_silent(self, silent_for: float) -> list[str]:
+    async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
         """See ``Store.retire_silent``. Looks first: there is seldom anybody."""
         silent = "status <> 'OFFLINE' AND last_seen < ?"
 
-        def look(db: sqlite3.Connection) -> bool:
-            since = self._clock.now() - silent_for
+        def look(db: sqlite3.Connection) -> bool | None:
+            now = self._clock.now()
+            if not leadership.stands(db, term, now):
+                return None
             sql = f"SELECT 1 FROM worker WHERE {silent} LIMIT 1"
-            return db.execute(sql, (since,)).fetchone() is not None
+            return db.execute(sql, (now - silent_for,)).fetchone() is not None
 
-        def work(db: sqlite3.Connection) -> list[str]:
-            since = self._clock.now() - silent_for
+        def work(db: sqlite3.Connection) -> list[str] | None:
+            now = self._clock.now()
+            if not leadership.stands(db, term, now):
+                return None
             sql = f"UPDATE worker SET status = 'OFFLINE' WHERE {silent} RETURNING id"
-            return [row[0] for row in db.execute(sql, (since,)).fetchall()]
+            leadership.tell(db)
+            return [row[0] for row in db.execute(sql, (now - silent_for,)).fetchall()]
 
-        if not await self._read("silent_workers", look):
+        found = await self._read("silent_workers", look)
+        if found is False:
             return []
-        return await self._write("retire_silent", work)
+        retired = await self._write("retire_silent", work) if found else None
+        if retired is None:
+            raise TermEnded
+        return retired
 
     async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
         """See ``Store.retire_worker``."""

@@ -59,7 +59,7 @@ class Writer:
         self._connection = connection
         self._observer = observer
         self._waiting: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
-        self._changed: Callable[[], None] | None = None
+        self._changed: Callable[[sqlite3.Connection], None] | None = None
         self._closed = False
         self._failing = False
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Writer:
         )
         self._thread.start()
 
-    def watch(self, changed: Callable[[], None]) -> None:
+    def watch(self, changed: Callable[[sqlite3.Connection], None]) -> None:
         """Call ``changed``, on the writer's thread, after another process's commit."""
         self._changed = changed
         self._waiting.put(_LOOK)  # the thread may sleep without a limit until now
@@ -102,7 +102,7 @@ class Writer:
                 ending = first is None
             now_seen = self._data_version()
             if now_seen != seen and self._changed is not None:
-                self._changed()
+                self._changed(self._connection)
             seen = now_seen
             if first is None or first is _LOOK:
                 continue

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from jobqueue.core.decide import Decision, Live, decide
@@ -25,7 +23,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import TERMINAL, Move, Reason, State
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
-from jobqueue.core.weights import share
+from jobqueue.core.weights import by_weight, merge_queues
 from jobqueue.stores.sqlite.reads import read_weights
 from jobqueue.stores.sqlite.statements import SQL, Row, read_marked, write_marked, write_rows
 
@@ -218,17 +216,9 @@ def claim(
 def _next(
     connection: sqlite3.Connection, queues: Sequence[_Claimable], now: float, limit: int
 ) -> list[Row]:
-    found = [_next_of(connection, queue, now, limit) for queue in queues]
-    if len(found) == 1:
-        return found[0]
-    # A queue that shares by weight competes with the others by its most urgent job.
-    keyed = [
-        [((row if queue.weights is None else rows[0])[:2], place, row)
-         for place, row in enumerate(rows)]
-        for queue, rows in zip(queues, found, strict=True)
-    ]  # fmt: skip
-    merged = heapq.merge(*keyed, key=lambda entry: entry[:2])
-    return [row for _, _, row in islice(merged, limit)]
+    found = [(queue.weights is not None, _next_of(connection, queue, now, limit))
+             for queue in queues]  # fmt: skip
+    return merge_queues(found, limit)
 
 
 def _next_of(
@@ -241,17 +231,13 @@ def _next_of(
         for rank in range(MAX_PRIORITY + 1)
         if connection.execute(SQL["any_ready"], (queue.id, rank)).fetchone()
     ]
-    rows: list[Row] = []
-    rest: list[Row] = []
-    drawn = share(queue.weights, present, limit)
-    for priority in present:
-        rank = MAX_PRIORITY - priority
-        level = connection.execute(SQL["claimable_at"], (queue.id, now, limit, rank)).fetchall()
-        rows += level[: drawn[priority]]
-        rest += level[drawn[priority] :]
-    # Slots that a priority drew but has no job for go to the most urgent of the others.
-    rest.sort(key=lambda row: row[:2])
-    return sorted(rows + rest[: limit - len(rows)], key=lambda row: row[:2])
+    levels = {
+        priority: connection.execute(
+            SQL["claimable_at"], (queue.id, now, limit, MAX_PRIORITY - priority)
+        ).fetchall()
+        for priority in present
+    }
+    return by_weight(queue.weights, levels, limit)
 
 
 class _Row:

@@ -1,0 +1,112 @@
+"""Which of several servers on one store judges workers and removes old jobs.
+
+One task takes the lead, or renews it, every third of its time to live. Between two renewals the
+term is believed; the store decides all the same, since what is done under a term is fenced by it
+in the same transaction. Whatever goes wrong steps down: no term, no fenced work, until the lead
+is renewed.
+
+Only what must be decided by one is guarded: judging silent workers with the fail-over of their
+jobs, retention, and forgetting workers. Moves that are due (``Store.due``) are made by every
+server: each is fenced by the version of its job, so that the second one to try changes nothing,
+and a retry that this server scheduled is made on time although the leader is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.ids import new_lease
+from jobqueue.core.store import Store, Term
+
+_log = logging.getLogger("jobqueue.engine.leadership")
+
+
+class Leadership:
+    """Holds the lead as long as it can."""
+
+    def __init__(self, store: Store, ttl: float, took: Callable[[], None]) -> None:
+        self._store = store
+        self._ttl = ttl
+        self._took = took  # called when the lead is new to us
+        self._holder = new_lease()
+        self._term: Term | None = None
+        self._until = 0.0  # by our monotonic clock, from before the store was asked
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def term(self) -> Term | None:
+        """The term to work under, or None: somebody else leads, or it is not certain."""
+        return self._term if time.monotonic() < self._until else None
+
+    def start(self) -> None:
+        """Begin to stand for the lead."""
+        self._task = asyncio.create_task(self._run(), name="jobqueue-leadership")
+
+    async def stop(self) -> None:
+        """Resign, so that another server need not wait for the term to run out."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._task = None
+        term = self._term
+        self.step_down()
+        if term is not None:
+            try:
+                await self._store.resign(term)
+            except JobQueueError as error:
+                _log.warning("the lead could not be given up, it runs out instead: %s", error)
+
+    def step_down(self) -> None:
+        """Do nothing more under this term; it must be renewed first."""
+        self._until = 0.0
+
+    def nudge(self) -> None:
+        """Somebody may have resigned: ask now."""
+        if self.term is None:
+            self._wake.set()
+
+    async def _run(self) -> None:
+        failing = False
+        while True:
+            self._wake.clear()
+            try:
+                await self._stand()
+                failing = False
+            except JobQueueError as error:
+                self.step_down()
+                if not failing:
+                    _log.warning("the lead cannot be taken or renewed: %s", error)
+                failing = True
+            except Exception:
+                self.step_down()
+                _log.exception("taking the lead failed")
+            try:
+                await asyncio.wait_for(self._wake.wait(), self._ttl / 3)
+            except TimeoutError:
+                continue
+            await asyncio.sleep(self._ttl / 100)  # many nudges are one question
+
+    async def _stand(self) -> None:
+        asked = time.monotonic()
+        before = self._term
+        term = await self._store.lead(self._holder, self._ttl)
+        had = self.term is not None
+        if term is None:
+            if had:
+                _log.warning("another server leads now")
+            self._term = None
+            self.step_down()
+            return
+        self._term = term
+        if not had or term != before:
+            # Also when the same term was interrupted: what happened meanwhile was not seen.
+            self._took()
+        if term != before:
+            _log.info("this server leads", extra={"epoch": term.epoch})
+        self._until = asked + self._ttl

@@ -1,0 +1,1 @@
+"""Jobs in PostgreSQL: the system of record of the replicated topology."""

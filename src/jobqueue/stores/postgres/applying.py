@@ -1,0 +1,364 @@
+"""Every transition but submit and claim.
+
+Starts and successes, which are nearly all of them, are one statement for a batch. Everything else,
+and what those statements did not match, is decided by ``core.decide`` under row locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from jobqueue.core.decide import Decision, Live, decide
+from jobqueue.core.job import Outcome, Refusal, Transition
+from jobqueue.core.lifecycle import FENCED, HELD, TERMINAL, Move, Reason, State, Step
+from jobqueue.core.retry import policy_of
+from jobqueue.core.store import Rules
+from jobqueue.stores.postgres.claiming import Home
+from jobqueue.stores.postgres.heads import Head
+from jobqueue.stores.postgres.statements import REASON_NUMBERS, REASONS, SQL, STATES, text
+
+_STARTED: Step = (State.RUNNING, Reason.STARTED)
+_SUCCEEDED: Step = (State.DONE, Reason.SUCCEEDED)
+_WITH_START = (_STARTED, _SUCCEEDED)
+_WITHOUT_START = (_SUCCEEDED,)
+_ONLY_START = (_STARTED,)
+_LOOKS = 5  # at a job that ends or comes back between two looks
+
+Resolve = Callable[[int], Awaitable[Home]]
+Names = Callable[[Sequence[int | None]], Awaitable[dict[int, str]]]
+
+
+class Applying:
+    """One batch of transitions, on its way into the database."""
+
+    def __init__(
+        self,
+        transitions: Sequence[Transition],
+        now: float | None,
+        rules: Rules,
+        resolve: Resolve,
+        names: Names,
+    ) -> None:
+        self._asked = transitions
+        self._now = now
+        self._rules = rules
+        self._resolve = resolve
+        self._names = names
+        self.outcomes: list[Outcome | None] = [None] * len(transitions)
+        self.came_back: set[Head] = set()  # where jobs became claimable again
+
+    async def run(self, db: Any) -> None:
+        """Write them, in rounds: a job moves once in each."""
+        for places in self._rounds():
+            await self._run(db, places, repeated=False)
+
+    async def again(self, db: Any) -> None:
+        """After a lost answer: a fenced move that was written then is recognised by its lease."""
+        for places in self._rounds():
+            left = [n for n in places if self.outcomes[n] is None]
+            await self._run(db, left, repeated=True)
+
+    def _rounds(self) -> list[list[int]]:
+        rounds: list[list[int]] = []
+        seen: dict[int, int] = {}
+        for n, asked in enumerate(self._asked):
+            turn = seen.get(asked.seq, 0)
+            seen[asked.seq] = turn + 1
+            if turn == len(rounds):
+                rounds.append([])
+            rounds[turn].append(n)
+        return rounds
+
+    async def _run(self, db: Any, places: list[int], *, repeated: bool) -> None:
+        asked = self._asked
+        starts, ends, rest = [], [], []
+        for n in places:
+            one = asked[n]
+            if one.lease is None or one.version is not None:
+                rest.append(n)
+            elif one.move is Move.SUCCEED:
+                ends.append(n)
+            elif one.move is Move.START:
+                starts.append(n)
+            else:
+                rest.append(n)
+        if ends:
+            await self._finish(db, ends)
+            rest += [n for n in ends if self.outcomes[n] is None]
+        if starts:
+            await self._start(db, starts)
+            rest += [n for n in starts if self.outcomes[n] is None]
+        if rest:
+            async with db.transaction():
+                outcomes = await self._decide(db, sorted(rest), repeated)
+            # Only now: a transaction that fails half-way has decided nothing.
+            for n, outcome in outcomes.items():
+                self.outcomes[n] = outcome
+
+    async def _finish(self, db: Any, places: list[int]) -> None:
+        # Rows are locked in the order of their numbers by everybody.
+        places = sorted(places, key=lambda n: self._asked[n].seq)
+        asked = [self._asked[n] for n in places]
+        rows = await db.fetch(
+            SQL["finish"],
+            [one.seq for one in asked],
+            [one.lease for one in asked],
+            [one.result for one in asked],
+            [one.ran_for for one in asked],
+            self._now,
+        )
+        await self._tell(places, rows, State.DONE, Reason.SUCCEEDED)
+
+    async def _start(self, db: Any, places: list[int]) -> None:
+        places = sorted(places, key=lambda n: self._asked[n].seq)
+        asked = [self._asked[n] for n in places]
+        rows = await db.fetch(
+            SQL["start"],
+            [one.seq for one in asked],
+            [one.lease for one in asked],
+            [one.ran_for for one in asked],
+            self._rules.watchdog_grace,
+            self._now,
+        )
+        await self._tell(places, rows, State.RUNNING, Reason.STARTED)
+
+    async def _tell(self, places: list[int], rows: Any, state: State, reason: Reason) -> None:
+        homes: dict[int, Home] = {}
+        workers = await self._names([row[4] for row in rows]) if rows else {}
+        for n, before, job_id, queue, worker, ran_for in rows:
+            home = homes.get(queue)
+            if home is None:
+                home = homes[queue] = await self._resolve(queue)
+            if state is State.RUNNING:
+                steps: tuple[Step, ...] = _ONLY_START
+            else:
+                steps = _WITH_START if before == State.ASSIGNED else _WITHOUT_START
+            place = places[n - 1]
+            self.outcomes[place] = Outcome(
+                None,
+                state,
+                reason,
+                str(job_id),
+                home.name,
+                self._asked[place].lease,
+                workers.get(worker),
+                ran_for,
+                None,
+                steps,
+            )
+
+    # -- under row locks -------------------------------------------------------------------
+
+    async def _decide(self, db: Any, places: list[int], repeated: bool) -> dict[int, Outcome]:
+        rows = await self._lock(db, sorted({self._asked[n].seq for n in places}))
+        deleted = await self._deleted_queues(db, places, rows)
+        writes = _Writes()
+        outcomes: dict[int, Outcome] = {}
+        workers = await self._names([row.worker for row in rows.values()])
+        for n in places:
+            asked = self._asked[n]
+            row = rows.get(asked.seq)
+            if row is None:
+                outcomes[n] = Outcome(Refusal.NO_SUCH_JOB)
+                continue
+            live = row.live
+            home = await self._resolve(row.queue)
+            before = live.state
+            if asked.move is Move.RETRY_BY_HAND and row.queue in deleted:
+                outcomes[n] = Outcome(Refusal.NO_QUEUE, before, live.reason, row.job_id, home.name)
+                continue
+            decision = decide(
+                live,
+                asked,
+                now=row.now,
+                rules=self._rules,
+                policy=policy_of(home.retry_profile),
+            )
+            if isinstance(decision, Refusal):
+                if repeated and _was_written(asked, row):
+                    outcomes[n] = Outcome(
+                        None, before, live.reason, row.job_id, home.name, asked.lease
+                    )
+                else:
+                    outcomes[n] = Outcome(decision, before, live.reason, row.job_id, home.name)
+                continue
+            if decision.lease is not None and live.lease is None:
+                row.last_lease = decision.lease
+            writes.add(row, before, decision, asked.error)
+            worker = workers.get(row.worker) if row.worker is not None else None
+            outcome = decision.outcome(live, row.job_id, home.name)
+            outcome.worker_id = worker
+            outcomes[n] = outcome
+            if live.state is State.PENDING:
+                self.came_back.add((row.queue, row.rank))
+        await writes.write(db)
+        return outcomes
+
+    async def _lock(self, db: Any, seqs: list[int]) -> dict[int, _Row]:
+        rows: dict[int, _Row] = {}
+        missing = seqs
+        for _ in range(_LOOKS):
+            for name in ("lock_live", "lock_ended"):
+                if missing:
+                    for row in await db.fetch(SQL[name], missing, self._now):
+                        rows[row[0]] = _Row(row)
+                    missing = [seq for seq in missing if seq not in rows]
+            if not missing:
+                break
+            # Between the two statements a job may have come back. One that is in neither and has
+            # no record either is not there.
+            missing = [
+                row[0]
+                for row in await db.fetch(
+                    "SELECT seq FROM job_record WHERE seq = ANY ($1::bigint[])", missing
+                )
+            ]
+        return rows
+
+    async def _deleted_queues(self, db: Any, places: list[int], rows: dict[int, _Row]) -> set[int]:
+        """Queues that a retry by hand cannot go back to; the others cannot be deleted meanwhile."""
+        wanted = {
+            rows[seq].queue
+            for n in places
+            if self._asked[n].move is Move.RETRY_BY_HAND and (seq := self._asked[n].seq) in rows
+        }
+        if not wanted:
+            return set()
+        standing = await db.fetch(
+            "SELECT id FROM queues WHERE id = ANY ($1::int[]) AND NOT deleted FOR KEY SHARE",
+            list(wanted),
+        )
+        return wanted - {row[0] for row in standing}
+
+
+def _was_written(asked: Transition, row: _Row) -> bool:
+    """Whether it is this very move that was written before its answer was lost."""
+    if asked.move is Move.RETRY_BY_HAND:
+        return row.live.state is State.PENDING and row.live.reason is Reason.MANUAL_RETRY
+    if asked.move is Move.START and row.live.lease == asked.lease:
+        return row.live.state is State.RUNNING
+    return asked.move in FENCED and row.last_lease == asked.lease
+
+
+class _Row:
+    """A job under decision."""
+
+    __slots__ = ("before", "job_id", "last_lease", "live", "now", "queue", "rank", "worker")
+
+    def __init__(self, row: Any) -> None:
+        (seq, state, version, attempt, retry_count, max_retries, lease, worker, cancel, deaths,
+         timeout, run_at, expires_at, started_at, due, queue, job_id, error, reason, last_lease,
+         rank, now) = row  # fmt: skip
+        self.before = STATES[state]
+        self.live = Live(
+            seq, self.before, version, attempt, retry_count, max_retries, lease,
+            None if worker is None else str(worker), bool(cancel), deaths, timeout, run_at,
+            expires_at, started_at, due,
+        )  # fmt: skip
+        self.live.error = error or ""
+        self.live.reason = REASONS[reason]
+        self.worker: int | None = worker
+        self.queue: int = queue
+        self.job_id = str(job_id)
+        self.last_lease: int | None = last_lease
+        self.rank: int = rank
+        self.now: float = now
+
+    def worker_after(self) -> int | None:
+        """Who had it last: the decision keeps the worker or clears it."""
+        return None if self.live.worker_id is None else self.worker
+
+
+class _Writes:
+    """What a batch of decisions changes, by statement."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, _Row] = {}
+        self._events: list[tuple[Any, ...]] = []
+        self._depth: dict[int, list[float]] = {}
+        self._now = 0.0
+
+    def add(self, row: _Row, before: State, decision: Decision, detail: str) -> None:
+        """Note one decision."""
+        live = row.live
+        self._now = row.now
+        self._rows[live.seq] = row
+        depth = self._depth.setdefault(row.queue, [0] * 9)
+        depth[before - 1] -= 1
+        depth[live.state - 1] += 1
+        if decision.ran_for is not None:
+            depth[6 if live.state is State.DONE else 7] += 1
+            depth[8] += decision.ran_for
+        version = live.version - len(decision.steps)
+        worker = row.worker if decision.lease is not None else None
+        here = int(before)
+        for state, reason in decision.steps:
+            version += 1
+            said = None if reason is Reason.STARTED else text(detail)
+            self._events.append(
+                (live.seq, version, live.attempt, worker, here, int(state),
+                 REASON_NUMBERS[reason], said)
+            )  # fmt: skip
+            here = int(state)
+
+    async def write(self, db: Any) -> None:
+        """Write it all."""
+        if not self._rows:
+            return
+        revived = [row for row in self._rows.values() if row.before in TERMINAL]
+        if revived:
+            await db.execute(
+                SQL["revive"],
+                [row.live.seq for row in revived],
+                [row.live.version for row in revived],
+                [REASON_NUMBERS[row.live.reason] for row in revived],
+                self._now,
+            )
+        ended = [row for row in self._rows.values() if row.live.state in TERMINAL]
+        if ended:
+            await db.execute(SQL["end_live"], [row.live.seq for row in ended])
+            await db.execute(SQL["end_records"], *_columns(map(_end, ended), 13), self._now)
+        moved = [
+            row
+            for row in self._rows.values()
+            if row.live.state not in TERMINAL
+            and not (row.before in TERMINAL and row.live.state is State.PENDING)
+        ]
+        if moved:
+            columns = _columns(map(_live, moved), 18)
+            await db.execute(SQL["update_live"], *columns[:17], self._now, columns[17])
+        await db.execute(SQL["insert_events"], *_columns(self._events, 8), self._now)
+        for queue, depth in self._depth.items():
+            figures = [int(figure) for figure in depth[:8]]
+            await db.execute(SQL["count"], queue, *figures, depth[8])
+
+
+def _columns(rows: Any, width: int) -> list[list[Any]]:
+    columns: list[list[Any]] = [[] for _ in range(width)]
+    for row in rows:
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+    return columns
+
+
+def _end(row: _Row) -> tuple[Any, ...]:
+    live = row.live
+    return (
+        live.seq, int(live.state), live.version, live.attempt, live.retry_count,
+        row.worker_after(), row.last_lease, live.run_at, live.cancel_requested, live.started_at,
+        live.result, text(live.error), REASON_NUMBERS[live.reason],
+    )  # fmt: skip
+
+
+def _live(row: _Row) -> tuple[Any, ...]:
+    live = row.live
+    held = live.state in HELD
+    worker = row.worker_after()
+    return (
+        live.seq, int(live.state), 2 if live.state is State.PENDING else 0, live.version,
+        live.retry_count, live.lease, row.last_lease, worker if held else None,
+        None if held else worker, live.cancel_requested, live.deaths, live.run_at,
+        live.expires_at, live.started_at, live.due if held else None,
+        None if held else live.due, text(live.error), REASON_NUMBERS[live.reason],
+    )  # fmt: skip

@@ -1,0 +1,289 @@
+"""PENDING -> ASSIGNED: candidates are read without locks, advised upon by Redis, then taken.
+
+PostgreSQL decides: whatever was read or advised, the write takes only what is still claimable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jobqueue.core.ids import new_lease
+from jobqueue.core.job import MAX_PRIORITY, NO_LABELS, Assignment
+from jobqueue.core.locks import Locks
+from jobqueue.core.store import ALL_QUEUES, Claim, Rules
+from jobqueue.core.weights import by_weight, merge_queues
+from jobqueue.stores.postgres.connections import Connections
+from jobqueue.stores.postgres.heads import Head, Heads
+from jobqueue.stores.postgres.reads import read_weights
+from jobqueue.stores.postgres.runner import Runner
+from jobqueue.stores.postgres.statements import SQL
+
+_log = logging.getLogger("jobqueue.stores.postgres")
+_ROUNDS = 4  # of one claim that others got in the way of
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A queue as claims and transitions see it."""
+
+    id: int
+    name: str
+    paused: bool
+    deleted: bool
+    retry_profile: str
+    weights: dict[int, int] | None
+
+
+class Board:
+    """The queues, as they were read last. What a write depends on, its statement checks itself."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Home] = {}
+        self.stale = True
+
+    def read(self, rows: Sequence[Any]) -> None:
+        """Take in what the table says."""
+        self._by_id = {
+            number: Home(number, name, paused, deleted, profile, read_weights(weights))
+            for number, name, paused, deleted, profile, weights in rows
+        }
+        self.stale = False
+
+    def get(self, queue: int) -> Home | None:
+        """One by its number."""
+        return self._by_id.get(queue)
+
+    def claimable(self, wanted: Claim) -> dict[int, Home]:
+        """The queues that a claim may take from."""
+        everything = ALL_QUEUES in wanted.queues
+        return {
+            home.id: home
+            for home in self._by_id.values()
+            if not home.paused
+            and not home.deleted
+            and (everything or home.name in wanted.queues)
+            and home.name not in wanted.without
+        }
+
+
+Candidate = tuple[int, int, int, int]
+"""Rank, seq, queue, attempt."""
+
+
+class Claiming:
+    """Fills claims, one at a time in this process: two would reach for the same jobs."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        connections: Connections,
+        heads: Heads,
+        board: Board,
+        rules: Rules,
+        locks: Locks | None,
+        now: Callable[[], float | None],
+        number: Callable[[Sequence[str]], Awaitable[list[int]]],
+    ) -> None:
+        self._runner = runner
+        self._connections = connections
+        self._heads = heads
+        self._board = board
+        self._rules = rules
+        self._locks = locks
+        self._now = now
+        self._number = number
+        self._one = asyncio.Lock()
+        self._contended = False
+        self.instance = ""
+
+    async def fill(self, claims: Sequence[Claim]) -> list[Assignment]:
+        """See ``Store.claim``."""
+        assigned: list[Assignment] = []
+        async with self._one:
+            for wanted in claims:
+                if wanted.slots:
+                    assigned += await self._fill(wanted)
+        return assigned
+
+    async def _fill(self, wanted: Claim) -> list[Assignment]:
+        if self._board.stale:
+            await self._look()
+        workers = await self._number(wanted.slots)
+        assigned: list[Assignment] = []
+        lost: list[int] = []
+        for _ in range(_ROUNDS):
+            homes = self._board.claimable(wanted)
+            floors = self._heads.of(homes)
+            if self._heads.wants_look(bool(floors)):
+                await self._look()
+                homes = self._board.claimable(wanted)
+                floors = self._heads.of(homes)
+            if not floors:
+                break
+            slots, numbers = wanted.slots[len(assigned) :], workers[len(assigned) :]
+            got, missed = await self._round(homes, floors, slots, numbers, lost)
+            assigned += got
+            lost += missed
+            self._contended = bool(missed)
+            if len(assigned) == len(wanted.slots) or not missed:
+                break
+        return assigned
+
+    async def _look(self) -> None:
+        self._heads.begin()
+        began = time.perf_counter()
+
+        async def look(db: Any) -> tuple[Any, Any]:
+            return await db.fetch(SQL["queue_board"]), await db.fetch(SQL["heads"])
+
+        board, heads = await self._runner.read(self._connections, "look", look)
+        self._board.read(board)
+        self._heads.looked([tuple(row) for row in heads], time.perf_counter() - began)
+
+    async def _round(
+        self,
+        homes: dict[int, Home],
+        floors: dict[Head, int],
+        slots: Sequence[str],
+        workers: Sequence[int],
+        lost: list[int],
+    ) -> tuple[list[Assignment], list[int]]:
+        """Read, ask, take. Returns what was got, and what others had their hands on."""
+        wanted = len(slots)
+        limit = 2 * wanted if self._contended else wanted
+        self._heads.begin()
+        found = await self._candidates(floors, limit, lost)
+        order = self._in_order(homes, found, limit)
+        if not order:
+            for head in floors:
+                self._heads.advance(head, None)
+            return [], []
+        advised = order
+        if self._locks is not None:
+            names = [f"{self.instance}:{seq}:{attempt + 1}" for _, seq, _, attempt in order]
+            won = await self._locks.take(names, wanted)
+            if won is not None:
+                advised = [order[place] for place in won]
+        got = await self._assign(homes, advised, slots, workers) if advised else []
+        taken = {one.seq for one in got}
+        last = max((n for n, one in enumerate(order) if one[1] in taken), default=-1)
+        reached = len(order) if len(got) < wanted else last + 1
+        missed = [one[1] for one in order[:reached] if one[1] not in taken]
+        self._advance(floors, found, limit, taken.union(missed))
+        return got, missed
+
+    async def _candidates(
+        self, floors: dict[Head, int], limit: int, lost: list[int]
+    ) -> dict[Head, list[Candidate]]:
+        arguments = (
+            [queue for queue, _ in floors],
+            [rank for _, rank in floors],
+            list(floors.values()),
+            limit,
+            self._now(),
+            lost,
+        )
+
+        async def read(db: Any) -> Any:
+            return await db.fetch(SQL["candidates"], *arguments)
+
+        found: dict[Head, list[Candidate]] = {head: [] for head in floors}
+        for queue, rank, seq, attempt in await self._runner.read(
+            self._connections, "candidates", read
+        ):
+            found[queue, rank].append((rank, seq, queue, attempt))
+        return found
+
+    @staticmethod
+    def _in_order(
+        homes: dict[int, Home], found: dict[Head, list[Candidate]], limit: int
+    ) -> list[Candidate]:
+        by_queue: dict[int, dict[int, list[Candidate]]] = {}
+        for (queue, rank), rows in found.items():
+            if rows:
+                by_queue.setdefault(queue, {})[rank] = rows
+        laid: list[tuple[bool, list[Candidate]]] = []
+        for queue, levels in by_queue.items():
+            weights = homes[queue].weights
+            if weights is None:
+                laid.append((False, [row for rank in sorted(levels) for row in levels[rank]]))
+            else:
+                by_priority = {MAX_PRIORITY - rank: rows for rank, rows in levels.items()}
+                laid.append((True, by_weight(weights, by_priority, limit)))
+        return merge_queues(laid, limit) if laid else []
+
+    async def _assign(
+        self,
+        homes: dict[int, Home],
+        candidates: list[Candidate],
+        slots: Sequence[str],
+        workers: Sequence[int],
+    ) -> list[Assignment]:
+        seqs = [one[1] for one in candidates]
+        leases = [new_lease() for _ in slots]
+        now = self._now()
+        by_lease = dict(zip(leases, slots, strict=True))
+
+        async def take(db: Any) -> Any:
+            return await db.fetch(
+                SQL["assign"],
+                seqs,
+                [one[3] for one in candidates],
+                len(slots),
+                leases,
+                list(workers),
+                self._rules.assignment_timeout,
+                now,
+            )
+
+        async def look(db: Any) -> Any:
+            return await db.fetch(SQL["claimed"], seqs, leases, now)
+
+        rows = await self._runner.write(self._connections, "assign", take, again=look)
+        rows.sort(key=lambda row: row[0])
+        return [
+            Assignment(
+                seq,
+                str(job_id),
+                homes[queue].name,
+                kind,
+                payload,
+                attempt,
+                lease,
+                by_lease[lease],
+                MAX_PRIORITY - rank,
+                retry_count,
+                max_retries,
+                created_at,
+                timeout,
+                expires_in,
+                json.loads(labels) if labels else NO_LABELS,
+            )
+            for (
+                _, seq, job_id, queue, kind, payload, attempt, lease, rank, retry_count,
+                max_retries, created_at, timeout, expires_in, labels,
+            ) in rows
+        ]  # fmt: skip
+
+    def _advance(
+        self,
+        floors: dict[Head, int],
+        found: dict[Head, list[Candidate]],
+        limit: int,
+        seen: set[int],
+    ) -> None:
+        for head in floors:
+            rows = found[head]
+            left = [seq for _, seq, _, _ in rows if seq not in seen]
+            if left:
+                self._heads.advance(head, min(left))
+            elif len(rows) >= limit:
+                self._heads.advance(head, rows[-1][1] + 1)
+            else:
+                self._heads.advance(head, None)

@@ -1,0 +1,159 @@
+"""Connections that come back by themselves.
+
+A small pool of our own: the client library's sends a reset with every return, which costs a round
+trip on a path that has three. It also knows each connection's backend, so that one that was lost
+with a write under way can be made sure to be gone before anybody looks what became of the write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+
+from jobqueue.core.errors import Unavailable
+from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.trouble import LOST, REFUSED, unavailable
+
+_log = logging.getLogger("jobqueue.stores.postgres")
+_CONNECT_TIMEOUT = 5.0
+_COMMAND_TIMEOUT = 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_GOODBYES = 100
+
+# Statements of the write path find rows by key, whatever the statistics say: tables that were
+# empty a moment ago, and tables with millions of rows, get the same plan.
+FIXED_PLANS: Mapping[str, str] = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "max_parallel_workers_per_gather": "0",
+}
+READING: Mapping[str, str] = {"jit": "off"}
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A server process, told apart from a later one with the same number."""
+
+    pid: int
+    began: datetime
+
+
+class Connection:
+    """One connection and the server process behind it."""
+
+    __slots__ = ("backend", "raw")
+
+    def __init__(self, raw: Any, backend: Backend) -> None:
+        self.raw = raw
+        self.backend = backend
+
+
+async def connect(dsn: str, settings: Mapping[str, str]) -> Connection:
+    """Open one connection; a failure is an OSError or one of asyncpg's."""
+    raw = await asyncpg.connect(
+        dsn,
+        timeout=_CONNECT_TIMEOUT,
+        command_timeout=_COMMAND_TIMEOUT,
+        statement_cache_size=200,
+        max_cached_statement_lifetime=0,
+        server_settings={"application_name": "jobqueue", **settings},
+    )
+    row = await raw.fetchrow(
+        "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+    )
+    return Connection(raw, Backend(*row))
+
+
+class Connections:
+    """Up to ``size`` connections with one set of server settings."""
+
+    def __init__(self, dsn: str, size: int, settings: Mapping[str, str], patience: float) -> None:
+        self._dsn = dsn
+        self._settings = settings
+        self._patience = patience
+        self._idle: deque[Connection] = deque()
+        self._free = asyncio.Semaphore(size)
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def use(self, patience: float | None = None) -> AsyncIterator[Connection]:
+        """Borrow one; a broken one is thrown away. Unavailable: none could be had in time."""
+        deadline = time.monotonic() + (self._patience if patience is None else patience)
+        try:
+            async with asyncio.timeout_at(_loop_time(deadline)):
+                await self._free.acquire()
+        except TimeoutError:
+            raise Unavailable("PostgreSQL: every connection is busy") from None
+        try:
+            connection = await self._take(deadline)
+            try:
+                yield connection
+            except BaseException:
+                # An answer may be half read (the caller gave up), or the server gone.
+                await _discard(connection)
+                raise
+            if connection.raw.is_closed():
+                return
+            self._idle.append(connection)
+        finally:
+            self._free.release()
+
+    async def _take(self, deadline: float) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.raw.is_closed():
+                return connection
+        pause = _FIRST_PAUSE
+        while True:
+            if self._closed:
+                raise Unavailable("PostgreSQL: the store is closed")
+            try:
+                return await connect(self._dsn, self._settings)
+            except REFUSED as error:
+                raise unavailable(error) from error
+            except LOST as error:
+                if time.monotonic() + pause > deadline:
+                    raise unavailable(error) from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def close(self) -> None:
+        """Close what is idle; what is in use closes when it is returned."""
+        self._closed = True
+        while self._idle:
+            connection = self._idle.pop()
+            with contextlib.suppress(*LOST):
+                await asyncio.wait_for(connection.raw.close(), _CONNECT_TIMEOUT)
+            connection.raw.terminate()
+
+
+async def _discard(connection: Connection) -> None:
+    connection.raw.terminate()
+
+
+def _loop_time(deadline: float) -> float:
+    return asyncio.get_running_loop().time() + max(0.0, deadline - time.monotonic())
+
+
+async def dispel(connections: Connections, lost: Backend) -> None:
+    """Make sure that a backend whose answer was lost does nothing any more."""
+    async with connections.use() as connection:
+        await connection.raw.fetch(SQL["dispel"], lost.pid, lost.began)
+        for _ in range(_GOODBYES):
+            if not await connection.raw.fetchval(SQL["still_there"], lost.pid, lost.began):
+                return
+            await asyncio.sleep(_FIRST_PAUSE)
+    raise Unavailable(f"PostgreSQL: the lost backend {lost.pid} does not end")

@@ -1,0 +1,150 @@
+"""Applies ``migrations/V*__*.sql``, each once, in order, under a lock.
+
+Migrations only add: a replica of an older version goes on working beside a newer one, and may
+even be started again. One that cannot keep to that says so in its first lines
+(``-- oldest: 3`` = a replica that knows less than V3 must not run any more).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import asyncpg
+
+from jobqueue.core.errors import Conflict
+from jobqueue.stores.postgres.trouble import LOST, REFUSED, unavailable
+
+_log = logging.getLogger("jobqueue.stores.postgres")
+_LOCK = 0x6A71_6D69_6772  # "jqmigr"
+_NAME = re.compile(r"V(\d+)__(\w+)\.sql")
+_OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
+_TRIES = 5
+
+_HISTORY = """
+CREATE TABLE IF NOT EXISTS schema_history (
+    version      int PRIMARY KEY,
+    name         text NOT NULL,
+    checksum     text NOT NULL,
+    oldest       int NOT NULL,
+    installed_at timestamptz NOT NULL DEFAULT now(),
+    installed_by text NOT NULL DEFAULT current_user
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file."""
+
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        """What must never change once it was applied anywhere."""
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version of the schema whose replicas may go on."""
+        said = _OLDEST.search(self.sql)
+        return int(said[1]) if said else 1
+
+
+def migrations() -> list[Migration]:
+    """The files of this version, in order, without a gap."""
+    found = []
+    for entry in resources.files(__package__).joinpath("migrations").iterdir():
+        match = _NAME.fullmatch(entry.name)
+        if match:
+            found.append(Migration(int(match[1]), match[2], entry.read_text()))
+    found.sort(key=lambda one: one.version)
+    assert [one.version for one in found] == list(range(1, len(found) + 1))
+    return found
+
+
+async def migrate(dsn: str) -> int:
+    """Bring the database to this version; returns the version of its schema."""
+    try:
+        connection = await asyncpg.connect(dsn, timeout=10.0)
+    except (*LOST, *REFUSED) as error:
+        raise unavailable(error) from error
+    try:
+        return await bring_up(connection, migrations())
+    except (*LOST, *REFUSED) as error:
+        raise unavailable(error) from error
+    finally:
+        await connection.close()
+
+
+async def bring_up(connection: Any, known: list[Migration]) -> int:
+    """Apply what is missing, one replica at a time; the others wait and find it done."""
+    await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
+    try:
+        await connection.execute("SET client_min_messages = warning")
+        await connection.execute(_HISTORY)
+        rows = await connection.fetch(
+            "SELECT version, name, checksum, oldest FROM schema_history ORDER BY version"
+        )
+        applied = {row[0]: row for row in rows}
+        for one in known:
+            if one.version in applied:
+                _check(one, applied[one.version])
+            else:
+                await _apply(connection, one)
+        newest = max([*applied, known[-1].version])
+        if newest > known[-1].version:
+            _check_newer(known[-1].version, rows)
+        return int(newest)
+    finally:
+        await connection.execute("SELECT pg_advisory_unlock($1)", _LOCK)
+
+
+def _check(one: Migration, applied: Any) -> None:
+    if applied[2] != one.checksum:
+        raise Conflict(
+            f"migration V{one.version}__{one.name} was changed after it was applied to this"
+            f" database (checksum {applied[2][:12]}…, the file has {one.checksum[:12]}…);"
+            " restore the file: a change needs a migration of its own"
+        )
+
+
+def _check_newer(mine: int, rows: list[Any]) -> None:
+    oldest = max(row[3] for row in rows)
+    if oldest > mine:
+        raise Conflict(
+            f"the database's schema needs a version that knows V{oldest}; this one knows V{mine}:"
+            " update jobqueue"
+        )
+    _log.warning(
+        "the database's schema (V%d) is newer than this version knows (V%d)", rows[-1][0], mine
+    )
+
+
+async def _apply(connection: Any, one: Migration) -> None:
+    """In one transaction. A table that others use is not waited for without end: whoever comes
+    after a waiting change of a table waits as well."""
+    for left in reversed(range(_TRIES)):
+        try:
+            async with connection.transaction():
+                await connection.execute("SET LOCAL lock_timeout = '2s'")
+                await connection.execute(one.sql)
+                await connection.execute(
+                    "INSERT INTO schema_history (version, name, checksum, oldest)"
+                    " VALUES ($1, $2, $3, $4)",
+                    one.version, one.name, one.checksum, one.oldest,
+                )  # fmt: skip
+        except asyncpg.LockNotAvailableError:
+            if not left:
+                raise
+            await asyncio.sleep(1.0)
+        else:
+            _log.info("applied migration V%d__%s", one.version, one.name)
+            return

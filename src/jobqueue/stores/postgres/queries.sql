@@ -1,0 +1,597 @@
+-- Named statements. A parameter called "now" is the time to use, or NULL for the database's own
+-- clock; statements over many jobs take arrays, one entry for each job, in the order of their seq
+-- where rows are locked (two writers that lock in one order cannot wait for each other).
+
+-- name: submit
+-- (new) -> PENDING, for jobs without a key in queues without a capacity. What names another queue
+-- is left out: the caller sees by the counts which. The lock keeps the queue from being deleted.
+-- $1 names of the queues, $2 now; of the jobs: $3 queue, $4 id, $5 type, $6 payload, $7 labels,
+-- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay
+WITH home AS MATERIALIZED (
+    SELECT id, name, max_retries, ttl, timeout FROM queues
+    WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
+), clock AS MATERIALIZED (
+    SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), r AS (
+    INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
+                            run_at, created_at)
+    SELECT t.id, q.id, t.type, t.payload, t.labels::json, t.priority,
+           coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
+           coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
+    FROM unnest($3::text[], $4::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
+                $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[])
+         WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
+                              timeout, run_at, delay, n)
+    JOIN home AS q ON q.name = t.queue
+    CROSS JOIN clock AS c
+    ORDER BY t.n
+    RETURNING seq, queue, priority, max_retries, ttl, timeout, run_at, created_at
+), l AS (
+    INSERT INTO job_live (seq, queue, prio, ready, state, reason, version, attempt, retry_count,
+                          max_retries, timeout, run_at, expires_at, wake_at, updated_at)
+    SELECT seq, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1, 0, 0,
+           max_retries, timeout, run_at, created_at + ttl,
+           least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl), created_at
+    FROM r
+), e AS (
+    INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
+    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), created_at, 1, 0, 1, 1 FROM r
+), t AS (
+    INSERT INTO queue_tally (queue, pending) SELECT queue, count(*) FROM r GROUP BY queue
+)
+SELECT r.queue, (SELECT name FROM home WHERE home.id = r.queue), 9 - r.priority, min(r.seq),
+       count(*)
+FROM r GROUP BY r.queue, r.priority
+
+-- name: homes
+-- The queues of a batch that takes the long way; a bounded one admits one batch at a time.
+SELECT id, name, capacity FROM queues
+WHERE name = ANY($1::text[]) AND NOT deleted ORDER BY id FOR NO KEY UPDATE
+
+-- name: take_keys
+-- In the order of the keys. An expired key is replaced; one that stands is not returned.
+INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint)
+SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint
+FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[]) AS t(queue, key, id, fingerprint)
+CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
+ORDER BY t.queue, t.key
+ON CONFLICT (queue, key) DO UPDATE
+SET id = excluded.id, expires_at = excluded.expires_at, fingerprint = excluded.fingerprint
+WHERE k.expires_at <= excluded.expires_at - $5::float8
+RETURNING queue, key
+
+-- name: read_keys
+SELECT queue, key, id, fingerprint FROM job_key
+WHERE (queue, key) IN (SELECT * FROM unnest($1::int[], $2::text[]))
+
+-- name: free_keys
+DELETE FROM job_key WHERE (queue, key) IN (SELECT * FROM unnest($1::int[], $2::text[]))
+
+-- name: pending
+SELECT coalesce(sum(pending), 0)::bigint FROM queue_tally WHERE queue = $1
+
+-- name: submit_long
+-- As "submit", with keys, into queues that are locked already. $1 now; of the jobs: $2 queue id,
+-- $3 id, $4 type, $5 payload, $6 labels, $7 priority, $8 max_retries, $9 ttl, $10 timeout,
+-- $11 run_at, $12 delay, $13 key
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), r AS (
+    INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
+                            run_at, key, created_at)
+    SELECT t.id, q.id, t.type, t.payload, t.labels::json, t.priority,
+           coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
+           coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), t.key, c.now
+    FROM unnest($2::int[], $3::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
+                $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[])
+         WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
+                              timeout, run_at, delay, key, n)
+    JOIN queues AS q ON q.id = t.queue
+    CROSS JOIN clock AS c
+    ORDER BY t.n
+    RETURNING seq, queue, priority, max_retries, ttl, timeout, run_at, created_at
+), l AS (
+    INSERT INTO job_live (seq, queue, prio, ready, state, reason, version, attempt, retry_count,
+                          max_retries, timeout, run_at, expires_at, wake_at, updated_at)
+    SELECT seq, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1, 0, 0,
+           max_retries, timeout, run_at, created_at + ttl,
+           least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl), created_at
+    FROM r
+), e AS (
+    INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
+    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), created_at, 1, 0, 1, 1 FROM r
+), t AS (
+    INSERT INTO queue_tally (queue, pending) SELECT queue, count(*) FROM r GROUP BY queue
+)
+SELECT r.queue, NULL::text, 9 - r.priority, min(r.seq), count(*) FROM r GROUP BY r.queue, r.priority
+
+-- name: which_exist
+-- After a submit whose answer was lost: what of it was written. Only the latest stretches of the
+-- record can hold it.
+SELECT r.id FROM unnest($1::uuid[]) AS t(id)
+CROSS JOIN generate_series(greatest(0, (SELECT max(seq) FROM job_record) - 4194304) >> 20,
+                           (SELECT max(seq) FROM job_record) >> 20) AS s(stretch)
+JOIN job_record AS r ON (r.seq >> 20) = s.stretch AND r.id = t.id
+
+-- name: heads
+-- A full look: where claimable jobs are, by queue and priority, and the first of them. Jumps from
+-- one head to the next, so that a long queue costs no more than a short one.
+WITH RECURSIVE head AS (
+    (SELECT queue, prio FROM job_live WHERE ready > 0 ORDER BY queue, prio LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.prio FROM head AS h CROSS JOIN LATERAL (
+        SELECT queue, prio FROM job_live WHERE ready > 0 AND (queue, prio) > (h.queue, h.prio)
+        ORDER BY queue, prio LIMIT 1) AS n
+)
+SELECT h.queue, h.prio, f.seq FROM head AS h LEFT JOIN LATERAL (
+    SELECT l.seq FROM job_live AS l
+    WHERE l.queue = h.queue AND l.prio = h.prio AND l.ready = 1 AND l.ready > 0
+    ORDER BY l.seq LIMIT 1) AS f ON true
+
+-- name: queue_board
+SELECT id, name, paused, deleted, retry_profile, priority_weights::text FROM queues
+
+-- name: candidates
+-- What may be claimed next, without locks: for each head ($1 queue, $2 prio, $3 where to begin)
+-- up to $4 jobs. $5 now, $6 jobs to leave out.
+SELECT c.queue, c.prio, c.seq, c.attempt
+FROM unnest($1::int[], $2::smallint[], $3::bigint[]) AS k(queue, prio, floor)
+CROSS JOIN (SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS t
+CROSS JOIN LATERAL (
+    SELECT x.queue, x.prio, x.seq, x.attempt FROM (
+        (SELECT l.queue, l.prio, l.seq, l.attempt FROM job_live AS l
+         WHERE l.queue = k.queue AND l.prio = k.prio AND l.ready = 1 AND l.ready > 0
+           AND l.seq >= k.floor AND (l.expires_at IS NULL OR l.expires_at > t.now)
+           AND l.seq <> ALL ($6::bigint[])
+         ORDER BY l.queue, l.prio, l.ready, l.seq LIMIT $4)
+        UNION ALL
+        (SELECT l.queue, l.prio, l.seq, l.attempt FROM job_live AS l
+         WHERE l.queue = k.queue AND l.prio = k.prio AND l.ready = 2 AND l.ready > 0
+           AND (l.expires_at IS NULL OR l.expires_at > t.now)
+           AND l.seq <> ALL ($6::bigint[])
+         ORDER BY l.queue, l.prio, l.ready, l.seq LIMIT $4)
+    ) AS x ORDER BY x.seq LIMIT $4
+) AS c
+
+-- name: assign
+-- PENDING -> ASSIGNED. $1 seq and $2 attempt of the candidates in claim order, $3 how many are
+-- wanted, $4 leases, $5 workers, $6 assignment timeout, $7 now. What is locked, or has moved on
+-- since it was read, is left out; so is a queue that was paused meanwhile.
+WITH won AS MATERIALIZED (
+    SELECT l.seq FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS c(seq, attempt, n)
+    JOIN job_live AS l ON l.seq = c.seq
+    WHERE l.ready + 0 > 0 AND l.attempt = c.attempt
+      AND l.queue + 0 = ANY (ARRAY(SELECT id FROM queues WHERE NOT paused AND NOT deleted))
+    ORDER BY c.n LIMIT $3 FOR UPDATE OF l SKIP LOCKED
+), numbered AS MATERIALIZED (
+    SELECT seq, (row_number() OVER ())::int AS n FROM won
+), clock AS MATERIALIZED (
+    SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), u AS (
+    UPDATE job_live AS l
+    SET state = 2, ready = 0, reason = 2, attempt = l.attempt + 1, version = l.version + 1,
+        lease = ($4::bigint[])[w.n], worker = ($5::int[])[w.n], wake_at = NULL,
+        due = c.now + $6::float8, updated_at = c.now
+    FROM numbered AS w CROSS JOIN clock AS c WHERE l.seq = w.seq
+    RETURNING l.seq, l.queue, l.prio, l.version, l.attempt, l.lease, l.worker, l.retry_count,
+              l.max_retries, l.timeout, l.expires_at - c.now AS expires_in, l.updated_at, w.n
+), e AS (
+    INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
+    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), updated_at, version, attempt, worker,
+           1, 2, 2
+    FROM u
+), t AS (
+    INSERT INTO queue_tally (queue, pending, assigned)
+    SELECT queue, -count(*), count(*) FROM u GROUP BY queue
+)
+SELECT u.n, u.seq, r.id, u.queue, r.type, r.payload, u.attempt, u.lease, u.prio, u.retry_count,
+       u.max_retries, r.created_at, u.timeout, u.expires_in, r.labels::text
+FROM u JOIN job_record AS r ON r.seq = u.seq
+
+-- name: claimed
+-- After a claim whose answer was lost: what it got.
+SELECT ($2::bigint[] @> ARRAY[l.lease])::int, l.seq, r.id, l.queue, r.type, r.payload, l.attempt,
+       l.lease, l.prio, l.retry_count, l.max_retries, r.created_at, l.timeout,
+       l.expires_at - coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8),
+       r.labels::text
+FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq
+WHERE l.seq = ANY ($1::bigint[]) AND l.lease = ANY ($2::bigint[])
+
+-- name: finish
+-- ASSIGNED or RUNNING -> DONE, by the lease; what is flagged for cancelling goes the long way.
+-- $1 seq, $2 lease, $3 result, $4 ran_for, $5 now
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), d AS (
+    DELETE FROM job_live AS l
+    USING unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::float8[])
+          WITH ORDINALITY AS t(seq, lease, result, ran_for, n), clock AS c
+    WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 IN (2, 3) AND NOT l.cancel
+    RETURNING l.seq, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker, l.lease,
+              l.run_at,
+              CASE WHEN l.state = 2 THEN c.now - coalesce(t.ran_for, 0) ELSE l.started_at END
+                  AS started_at,
+              coalesce(t.ran_for, CASE WHEN l.state = 2 THEN 0
+                                       ELSE greatest(0, c.now - l.started_at) END) AS ran_for,
+              t.result, t.n, c.now
+), u AS (
+    UPDATE job_record AS r
+    SET state = 4, reason = 4, cancel = false,
+        version = d.version + CASE WHEN d.state = 2 THEN 2 ELSE 1 END, attempt = d.attempt,
+        retry_count = d.retry_count, worker = d.worker, lease = d.lease, run_at = d.run_at,
+        started_at = d.started_at, completed_at = d.now, result = d.result
+    FROM d WHERE r.seq = d.seq
+    RETURNING d.n, d.state, r.id, d.queue, d.worker, d.ran_for
+), e AS (
+    INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
+    SELECT d.seq, (SELECT pg_current_xact_id()::text::bigint), d.now,
+           d.version + CASE WHEN d.state = 2 THEN v.step ELSE 1 END, d.attempt, d.worker,
+           v.from_state, v.to_state, v.reason
+    FROM d JOIN (VALUES (1, 2::smallint, 3::smallint, 3::smallint), (2, 3, 4, 4))
+         AS v(step, from_state, to_state, reason) ON v.step = 2 OR d.state = 2
+), t AS (
+    INSERT INTO queue_tally (queue, assigned, running, done, succeeded, run_seconds)
+    SELECT queue, -count(*) FILTER (WHERE state = 2), -count(*) FILTER (WHERE state = 3), count(*),
+           count(*), sum(ran_for)
+    FROM d GROUP BY queue
+)
+SELECT n, state, id, queue, worker, ran_for FROM u
+
+-- name: start
+-- ASSIGNED -> RUNNING, by the lease. $1 seq, $2 lease, $3 ran_for, $4 watchdog grace, $5 now
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), u AS (
+    UPDATE job_live AS l
+    SET state = 3, reason = 3, version = l.version + 1, expires_at = NULL,
+        started_at = c.now - coalesce(t.ran_for, 0), due = c.now + l.timeout + $4::float8,
+        updated_at = c.now
+    FROM unnest($1::bigint[], $2::bigint[], $3::float8[])
+         WITH ORDINALITY AS t(seq, lease, ran_for, n), clock AS c
+    WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 = 2
+    RETURNING t.n, l.seq, l.queue, l.version, l.attempt, l.worker, l.updated_at
+), e AS (
+    INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
+    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), updated_at, version, attempt, worker,
+           2, 3, 3
+    FROM u
+), t AS (
+    INSERT INTO queue_tally (queue, assigned, running)
+    SELECT queue, -count(*), count(*) FROM u GROUP BY queue
+)
+SELECT u.n, 2::smallint, r.id, u.queue, u.worker, NULL::float8
+FROM u JOIN job_record AS r ON r.seq = u.seq
+
+-- name: lock_live
+-- What the lifecycle looks at, locked.
+SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lease,
+       coalesce(l.worker, l.last_worker), l.cancel, l.deaths, l.timeout, l.run_at, l.expires_at,
+       l.started_at, coalesce(l.wake_at, l.due), l.queue, r.id, l.error, l.reason, l.last_lease,
+       l.prio, coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq
+WHERE l.seq = ANY ($1::bigint[]) ORDER BY l.seq FOR UPDATE OF l
+
+-- name: lock_ended
+SELECT seq, state, version, attempt, retry_count, max_retries, NULL::bigint, worker, cancel, 0,
+       timeout, run_at, NULL::float8, started_at, NULL::float8, queue, id, error, reason, lease,
+       9 - priority, coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM job_record WHERE seq = ANY ($1::bigint[]) AND state IS NOT NULL ORDER BY seq FOR UPDATE
+
+-- name: update_live
+UPDATE job_live AS l
+SET state = t.state, ready = t.ready, version = t.version, retry_count = t.retry_count,
+    lease = t.lease, last_lease = t.last_lease, worker = t.worker, last_worker = t.last_worker,
+    cancel = t.cancel, deaths = t.deaths, run_at = t.run_at, expires_at = t.expires_at,
+    started_at = t.started_at, due = t.due, wake_at = t.wake_at, error = t.error,
+    reason = t.reason, updated_at = $18::float8
+FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], $6::bigint[],
+            $7::bigint[], $8::int[], $9::int[], $10::boolean[], $11::smallint[], $12::float8[],
+            $13::float8[], $14::float8[], $15::float8[], $16::float8[], $17::text[],
+            $19::smallint[])
+     AS t(seq, state, ready, version, retry_count, lease, last_lease, worker, last_worker, cancel,
+          deaths, run_at, expires_at, started_at, due, wake_at, error, reason)
+WHERE l.seq = t.seq
+
+-- name: end_live
+DELETE FROM job_live WHERE seq = ANY ($1::bigint[])
+
+-- name: end_records
+-- -> DONE or DEAD_LETTERED.
+WITH t AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::int[], $4::int[], $5::int[], $6::int[],
+                         $7::bigint[], $8::float8[], $9::boolean[], $10::float8[], $11::bytea[],
+                         $12::text[], $13::smallint[])
+    AS t(seq, state, version, attempt, retry_count, worker, lease, run_at, cancel, started_at,
+         result, error, reason)
+), u AS (
+    UPDATE job_record AS r
+    SET state = t.state, version = t.version, attempt = t.attempt, retry_count = t.retry_count,
+        worker = t.worker, lease = t.lease, run_at = t.run_at, cancel = t.cancel,
+        started_at = t.started_at, completed_at = $14::float8, result = t.result, error = t.error,
+        reason = t.reason
+    FROM t WHERE r.seq = t.seq
+    RETURNING r.seq, r.queue, r.state
+)
+INSERT INTO job_dead (seq, queue) SELECT seq, queue FROM u WHERE state = 6
+
+-- name: revive
+-- DEAD_LETTERED -> PENDING: the live row comes back. $1 seq, $2 version, $3 reason, $4 now
+WITH d AS (
+    DELETE FROM job_dead USING unnest($1::bigint[]) AS t(seq) WHERE job_dead.seq = t.seq
+), r AS (
+    UPDATE job_record AS r
+    SET state = NULL, completed_at = NULL, result = NULL, error = NULL, worker = NULL, lease = NULL
+    FROM unnest($1::bigint[], $2::int[], $3::smallint[]) AS t(seq, version, reason)
+    WHERE r.seq = t.seq
+    RETURNING r.seq, r.queue, r.priority, r.attempt, r.max_retries, r.timeout, r.started_at,
+              t.version, t.reason
+)
+INSERT INTO job_live (seq, queue, prio, ready, state, reason, version, attempt, retry_count,
+                      max_retries, timeout, started_at, updated_at)
+SELECT seq, queue, 9 - priority, 2, 1, reason, version, attempt, 0, max_retries, timeout,
+       started_at, $4::float8
+FROM r
+
+-- name: insert_events
+INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason, detail)
+SELECT t.seq, (SELECT pg_current_xact_id()::text::bigint), $9::float8, t.version, t.attempt,
+       t.worker, t.from_state, t.to_state, t.reason, t.detail
+FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::smallint[], $6::smallint[],
+            $7::smallint[], $8::text[])
+     AS t(seq, version, attempt, worker, from_state, to_state, reason, detail)
+
+-- name: count
+INSERT INTO queue_tally (queue, pending, assigned, running, done, failed, dead_lettered, succeeded,
+                         unsuccessful, run_seconds)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+
+-- name: fold
+-- Differences into one row for each queue. Two that fold at once wait for each other and add up
+-- what they took themselves.
+WITH taken AS (DELETE FROM queue_tally RETURNING *)
+INSERT INTO queue_tally
+SELECT queue, sum(pending), sum(assigned), sum(running), sum(done), sum(failed),
+       sum(dead_lettered), sum(succeeded), sum(unsuccessful), sum(run_seconds)
+FROM taken GROUP BY queue
+
+-- name: request_cancel
+UPDATE job_live AS l SET cancel = true WHERE seq = $1 AND state = 3
+RETURNING l.seq, l.lease, (SELECT name FROM worker_name WHERE id = l.worker), l.state, l.cancel
+
+-- name: due_waiting
+-- The last column: only waiting for run_at, to be promoted.
+SELECT seq, state, version, lease,
+       state = 1 AND ready = 0 AND (expires_at IS NULL OR expires_at > c.now)
+FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
+JOIN job_live ON wake_at IS NOT NULL AND wake_at <= c.now
+ORDER BY wake_at LIMIT $2
+
+-- name: due_held
+SELECT seq, state, version, lease, false
+FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
+JOIN job_live ON worker IS NOT NULL AND due <= c.now
+LIMIT $2
+
+-- name: next_due
+SELECT c.now,
+       (SELECT wake_at FROM job_live WHERE wake_at IS NOT NULL AND wake_at > c.now
+        ORDER BY wake_at LIMIT 1),
+       (SELECT min(due) FROM job_live WHERE worker IS NOT NULL AND due > c.now)
+FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
+
+-- name: promote
+-- Delayed jobs whose time has come become claimable; no transition, no version.
+UPDATE job_live AS l SET ready = 2, wake_at = l.expires_at
+FROM (SELECT p.seq
+      FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
+      JOIN job_live AS p ON p.wake_at IS NOT NULL AND p.wake_at <= c.now
+      WHERE p.state = 1 AND p.ready = 0 AND (p.expires_at IS NULL OR p.expires_at > c.now)
+      ORDER BY p.wake_at LIMIT $2 FOR UPDATE OF p SKIP LOCKED) AS t
+WHERE l.seq = t.seq
+RETURNING l.queue, l.prio
+
+-- name: expire_keys
+DELETE FROM job_key WHERE (queue, key) IN (
+    SELECT queue, key FROM job_key
+    WHERE expires_at <= coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)
+    ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+
+-- name: find
+-- A job's number by its id: each stretch of a million is asked, the latest first.
+SELECT r.seq FROM generate_series((SELECT max(seq) FROM job_record) >> 20,
+                                  (SELECT min(seq) FROM job_record) >> 20, -1) AS s(stretch)
+CROSS JOIN LATERAL (
+    SELECT seq FROM job_record WHERE (seq >> 20) = s.stretch AND id = $1::uuid) AS r
+LIMIT 1
+
+-- name: job_columns
+SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
+       coalesce(l.state, r.state), coalesce(l.version, r.version),
+       coalesce(l.attempt, r.attempt), coalesce(l.retry_count, r.retry_count), r.created_at,
+       CASE WHEN l.seq IS NULL THEN r.completed_at ELSE l.updated_at END,
+       CASE WHEN l.seq IS NULL THEN r.run_at ELSE l.run_at END, l.expires_at, r.ttl, r.timeout,
+       r.key, r.labels::text,
+       (SELECT name FROM worker_name WHERE id =
+            CASE WHEN l.seq IS NULL THEN r.worker ELSE coalesce(l.worker, l.last_worker) END),
+       coalesce(l.cancel, r.cancel),
+       CASE WHEN l.seq IS NULL THEN r.started_at ELSE l.started_at END, r.completed_at,
+       CASE WHEN l.state = 5 THEN l.wake_at END, r.result,
+       CASE WHEN l.seq IS NULL THEN r.error ELSE l.error END,
+       CASE WHEN l.seq IS NULL THEN r.reason ELSE l.reason END
+
+-- name: history
+SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name, e.detail,
+       q.name
+FROM job_record AS r JOIN job_event AS e ON e.seq = r.seq JOIN queues AS q ON q.id = r.queue
+LEFT JOIN worker_name AS w ON w.id = e.worker
+WHERE r.seq = $1 ORDER BY e.version
+
+-- name: events_after
+-- In the order of the transactions that wrote them, as far as all earlier ones have ended.
+SELECT e.xid, e.seq, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name,
+       e.detail, q.name
+FROM job_event AS e JOIN job_record AS r ON r.seq = e.seq JOIN queues AS q ON q.id = r.queue
+LEFT JOIN worker_name AS w ON w.id = e.worker
+WHERE e.xid >= $1 AND (e.xid, e.seq, e.version) > ($1::bigint, $2::bigint, $3::int)
+  AND e.xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+ORDER BY e.xid, e.seq, e.version LIMIT $4
+
+-- name: remove
+-- Jobs that ended, with their history. Inside a transaction that says that it is retention.
+WITH e AS (
+    DELETE FROM job_event WHERE seq = ANY ($1::bigint[])
+), x AS (
+    DELETE FROM job_dead WHERE seq = ANY ($1::bigint[])
+), r AS (
+    DELETE FROM job_record WHERE seq = ANY ($1::bigint[]) RETURNING queue, state
+)
+INSERT INTO queue_tally (queue, done, dead_lettered)
+SELECT queue, -count(*) FILTER (WHERE state = 4), -count(*) FILTER (WHERE state = 6)
+FROM r GROUP BY queue
+
+-- name: old_done
+-- From the oldest on: who was created after the limit cannot have ended before it.
+SELECT seq, state = 4 AND completed_at < $1::float8, created_at < $1::float8
+FROM job_record WHERE seq > $2 ORDER BY seq LIMIT $3
+
+-- name: create_queue
+-- A deleted queue's row comes back under new settings, with its records.
+INSERT INTO queues AS q (name, max_retries, ttl, timeout, capacity, retry_profile,
+                         priority_weights, paused, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8,
+        coalesce(to_timestamp($9::float8), clock_timestamp()))
+ON CONFLICT (name) DO UPDATE SET max_retries = excluded.max_retries, ttl = excluded.ttl,
+    timeout = excluded.timeout, capacity = excluded.capacity,
+    retry_profile = excluded.retry_profile, priority_weights = excluded.priority_weights,
+    paused = excluded.paused, created_at = excluded.created_at, deleted = false
+WHERE q.deleted
+RETURNING extract(epoch FROM created_at)::float8
+
+-- name: pause_queue
+UPDATE queues SET paused = $2 WHERE name = $1 AND NOT deleted RETURNING id
+
+-- name: lock_queue
+SELECT id FROM queues WHERE name = $1 AND NOT deleted FOR UPDATE
+
+-- name: count_unfinished
+SELECT count(*) FROM job_live WHERE queue = $1
+
+-- name: unfinished
+SELECT seq FROM job_live WHERE queue = (SELECT id FROM queues WHERE name = $1) LIMIT $2
+
+-- name: stats
+SELECT q.name, q.max_retries, q.ttl, q.timeout, q.capacity, q.retry_profile,
+       q.priority_weights::text, q.paused, extract(epoch FROM q.created_at)::float8,
+       coalesce(sum(t.pending), 0)::bigint, coalesce(sum(t.assigned), 0)::bigint,
+       coalesce(sum(t.running), 0)::bigint, coalesce(sum(t.done), 0)::bigint,
+       coalesce(sum(t.failed), 0)::bigint, coalesce(sum(t.dead_lettered), 0)::bigint,
+       coalesce(sum(t.succeeded), 0)::bigint, coalesce(sum(t.unsuccessful), 0)::bigint,
+       coalesce(sum(t.run_seconds), 0)::float8
+FROM queues AS q LEFT JOIN queue_tally AS t ON t.queue = q.id
+WHERE NOT q.deleted AND ($1::text IS NULL OR q.name = $1)
+GROUP BY q.id ORDER BY q.name
+
+-- name: name_workers
+WITH n AS (
+    INSERT INTO worker_name (name) SELECT DISTINCT unnest($1::text[]) ORDER BY 1
+    ON CONFLICT (name) DO NOTHING RETURNING id, name
+)
+SELECT id, name FROM n UNION SELECT id, name FROM worker_name WHERE name = ANY ($1::text[])
+
+-- name: worker_names
+SELECT id, name FROM worker_name WHERE id = ANY ($1::int[])
+
+-- name: register_worker
+-- A reconnect of the same incarnation does not undo an operator's drain. Returns the incarnation
+-- before.
+WITH before AS (SELECT incarnation FROM workers WHERE id = $1 FOR UPDATE)
+INSERT INTO workers AS w (id, incarnation, hostname, pid, concurrency, queues, version, status,
+                          registered_at, last_seen)
+SELECT $1, $2, $3, $4, $5, $6, $7, 'ONLINE', c.now, c.now
+FROM (SELECT coalesce(to_timestamp($8::float8), clock_timestamp()) AS now) AS c
+ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = excluded.hostname,
+    pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
+    version = excluded.version, registered_at = excluded.registered_at,
+    last_seen = excluded.last_seen,
+    status = CASE WHEN w.incarnation = excluded.incarnation AND w.status <> 'OFFLINE'
+                  THEN w.status ELSE 'ONLINE' END
+RETURNING (SELECT incarnation FROM before)
+
+-- name: beat
+UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestamp())
+WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' RETURNING status
+
+-- name: held
+SELECT l.seq, l.lease, w.name, l.state, l.cancel
+FROM job_live AS l JOIN worker_name AS w ON w.id = l.worker
+WHERE l.worker IS NOT NULL AND ($1::text IS NULL
+      OR l.worker = (SELECT id FROM worker_name WHERE name = $1))
+
+-- name: held_by
+SELECT l.seq, l.lease, $1::text, l.state, l.cancel FROM job_live AS l
+WHERE l.worker = (SELECT id FROM worker_name WHERE name = $1)
+
+-- name: postpone
+UPDATE job_live AS l
+SET due = coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8) + $4::float8
+FROM unnest($1::bigint[], $2::bigint[]) AS t(seq, lease)
+WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 = 2
+
+-- name: set_worker_status
+UPDATE workers SET status = $2 WHERE id = $1 RETURNING id
+
+-- name: workers
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.status,
+       extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+       coalesce(h.count, 0)
+FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
+LEFT JOIN (SELECT worker, count(*) FROM job_live WHERE worker IS NOT NULL GROUP BY worker) AS h
+     ON h.worker = n.id
+ORDER BY w.id
+
+-- name: retire_silent
+UPDATE workers SET status = 'OFFLINE' WHERE status <> 'OFFLINE'
+AND last_seen < coalesce(to_timestamp($1::float8), clock_timestamp()) - make_interval(secs => $2)
+RETURNING id
+
+-- name: retire_worker
+DELETE FROM workers AS w WHERE w.id = $1 AND w.incarnation = $2 AND NOT EXISTS (
+    SELECT FROM job_live WHERE worker = (SELECT id FROM worker_name WHERE name = $1))
+RETURNING w.id
+
+-- name: forget_worker
+DELETE FROM workers WHERE id = $1 AND status = 'OFFLINE' RETURNING id
+
+-- name: lead
+-- Take the leadership when it is free or has run out, or renew one's own. $1 holder, $2 ttl, $3 now
+INSERT INTO leader AS l (holder, epoch, expires_at)
+SELECT $1, 1, c.now + make_interval(secs => $2)
+FROM (SELECT coalesce(to_timestamp($3::float8), clock_timestamp()) AS now) AS c
+ON CONFLICT (single) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at,
+    epoch = l.epoch + CASE WHEN l.holder = excluded.holder AND l.expires_at > '-infinity'
+                           THEN 0 ELSE 1 END
+WHERE l.holder = excluded.holder OR l.expires_at <= excluded.expires_at - make_interval(secs => $2)
+RETURNING epoch
+
+-- name: resign
+-- The row stays, so that the next epoch is higher.
+UPDATE leader SET expires_at = '-infinity' WHERE holder = $1 AND epoch = $2
+
+-- name: check_term
+-- Locked, so that nobody can take over before this transaction ends.
+SELECT 1 FROM leader WHERE holder = $1 AND epoch = $2
+AND expires_at > coalesce(to_timestamp($3::float8), clock_timestamp()) FOR SHARE
+
+-- name: durability
+SELECT current_setting('fsync') = 'on', current_setting('synchronous_commit'),
+       current_setting('full_page_writes') = 'on'
+
+-- name: instance
+SELECT id FROM instance
+
+-- name: dispel
+-- A backend whose client has lost it may still be at work; after this it is not.
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2
+
+-- name: still_there
+SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2

@@ -1,0 +1,92 @@
+"""Runs statements: measured, tried again when that is safe, and never in doubt about a write.
+
+A write whose answer was lost may have happened. Before anything else the backend that had it is
+made sure to be gone; then the write's own ``again`` finds out, or repeats what its fence makes
+safe to repeat. A write without one is answered with OutcomeUnknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
+from jobqueue.core.observer import Observer
+from jobqueue.stores.postgres.connections import Backend, Connections, dispel
+from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, unavailable
+
+_log = logging.getLogger("jobqueue.stores.postgres")
+_CLASHES = 10
+
+T = TypeVar("T")
+Work = Callable[[Any], Awaitable[T]]
+"""What to do with an asyncpg connection."""
+
+
+class Runner:
+    """The ways to the database that a store has."""
+
+    def __init__(self, observer: Observer, patience: float) -> None:
+        self._observer = observer
+        self._patience = patience
+
+    async def read(self, connections: Connections, name: str, work: Work[T]) -> T:
+        """Run what changes nothing; repeated as long as there is patience."""
+        return await self.write(connections, name, work, again=work)
+
+    async def write(
+        self,
+        connections: Connections,
+        name: str,
+        work: Work[T],
+        again: Work[T] | None = None,
+    ) -> T:
+        """Run a write. ``again`` takes over once an answer was lost."""
+        began = time.perf_counter()
+        deadline = time.monotonic() + self._patience
+        clashes = 0
+        lost: Backend | None = None
+        doubt: BaseException | None = None  # an answer was lost, and nothing has settled it yet
+        try:
+            while True:
+                try:
+                    if lost is not None:
+                        await dispel(connections, lost)
+                        lost = None
+                    async with connections.use(max(0.0, deadline - time.monotonic())) as borrowed:
+                        try:
+                            return await (work if doubt is None else again or work)(borrowed.raw)
+                        except LOST as error:
+                            lost, doubt = borrowed.backend, error
+                            raise
+                except JobQueueError:
+                    if doubt is not None and again is None:
+                        raise _unknown(doubt) from doubt
+                    raise
+                except UNDONE as error:
+                    clashes += 1
+                    if clashes >= _CLASHES:
+                        raise unavailable(error) from error
+                    await asyncio.sleep(random.uniform(0, 0.002 * 2**clashes))
+                except REFUSED as error:
+                    raise unavailable(error) from error
+                except LOST as error:
+                    if again is None:
+                        raise _unknown(error) from error
+                    if time.monotonic() >= deadline:
+                        raise _unknown(error) from error
+        except Unavailable:
+            if doubt is not None and work is not again:
+                raise _unknown(doubt) from doubt
+            raise
+        finally:
+            self._observer.queried(name, time.perf_counter() - began)
+
+
+def _unknown(error: BaseException) -> OutcomeUnknown:
+    said = str(error).strip() or type(error).__name__
+    return OutcomeUnknown(f"PostgreSQL: the connection was lost during a write: {said}")

@@ -1,0 +1,36 @@
+"""The named statements of ``queries.sql``, and the numbers that stand for names in its rows."""
+
+from __future__ import annotations
+
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.stores.named_sql import load_statements
+
+SQL = load_statements(__package__)
+
+# As in the table reason_name, and never changed: rows keep these numbers for ever.
+REASON_NUMBERS: dict[Reason, int] = {
+    Reason.SUBMITTED: 1,
+    Reason.ASSIGNED: 2,
+    Reason.STARTED: 3,
+    Reason.SUCCEEDED: 4,
+    Reason.HANDLER_FAILED: 5,
+    Reason.TIMED_OUT: 6,
+    Reason.WORKER_LOST: 7,
+    Reason.ASSIGNMENT_TIMEOUT: 8,
+    Reason.HANDED_BACK: 9,
+    Reason.RETRY_DUE: 10,
+    Reason.RETRIES_EXHAUSTED: 11,
+    Reason.NOT_RETRYABLE: 12,
+    Reason.POISON: 13,
+    Reason.CANCELLED: 14,
+    Reason.TTL_EXPIRED: 15,
+    Reason.QUEUE_DELETED: 16,
+    Reason.MANUAL_RETRY: 17,
+}
+REASONS: dict[int, Reason] = {number: reason for reason, number in REASON_NUMBERS.items()}
+STATES: dict[int, State] = {int(state): state for state in State}
+
+
+def text(said: str) -> str | None:
+    """Text as PostgreSQL can keep it: it has no NUL, and nothing said is NULL."""
+    return said.replace("\0", "\ufffd") or None

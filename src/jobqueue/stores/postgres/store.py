@@ -1,0 +1,674 @@
+"""The PostgreSQL store: shared by any number of servers, and the system of record.
+
+Redis may advise its claims; it decides. Time is the database's, unless a test brings its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from jobqueue.core.clock import Clock
+from jobqueue.core.decide import overdue
+from jobqueue.core.errors import JobQueueError, Unavailable
+from jobqueue.core.ids import new_lease
+from jobqueue.core.job import (
+    Assignment,
+    ComponentHealth,
+    Event,
+    Held,
+    Job,
+    NewJob,
+    Pulse,
+    Queue,
+    QueueStats,
+    Transition,
+    Worker,
+    WorkerInfo,
+    WorkerStatus,
+)
+from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.locks import Locks
+from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.store import (
+    Application,
+    Change,
+    Claim,
+    JobFilter,
+    Overdue,
+    Rules,
+    Submission,
+    Term,
+    TermEnded,
+)
+from jobqueue.stores.postgres import reads
+from jobqueue.stores.postgres.applying import Applying
+from jobqueue.stores.postgres.claiming import Board, Claiming, Home
+from jobqueue.stores.postgres.connections import FIXED_PLANS, READING, Connections
+from jobqueue.stores.postgres.heads import Head, Heads
+from jobqueue.stores.postgres.migrate import migrate
+from jobqueue.stores.postgres.notices import Listener, Speaker, returned
+from jobqueue.stores.postgres.pulse import SideLoop
+from jobqueue.stores.postgres.runner import Runner, Work
+from jobqueue.stores.postgres.statements import SQL, STATES
+from jobqueue.stores.postgres.submitting import Submitting
+
+T = TypeVar("T")
+_log = logging.getLogger("jobqueue.stores.postgres")
+_KEYS_PER_SWEEP = 1_000
+_FOLD_EVERY = 500  # writes of this process
+_PATIENCE = 5.0  # how long a call waits for a server that is away
+_CLAIM_CONNECTIONS = 2
+_PRUNE_WINDOW = 10  # records looked at for each one to remove
+
+
+class PostgresStore:
+    """Jobs in a PostgreSQL database."""
+
+    name = "postgresql"
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        rules: Rules | None = None,
+        observer: Observer | None = None,
+        clock: Clock | None = None,
+        locks: Locks | None = None,
+        pool_size: int = 8,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self._dsn = dsn
+        self._rules = rules or Rules()
+        self._clock = clock
+        self._locks = locks
+        self._patience = patience
+        self._pool_size = pool_size
+        self._runner = Runner(observer or Deaf(), patience)
+        self._heads = Heads()
+        self._board = Board()
+        self._numbers: dict[str, int] = {}  # of workers, by name: they never change
+        self._worker_names: dict[int, str] = {}
+        self._node = new_lease()
+        self._heard: list[Callable[[Change], None]] = []
+        self._writes_since_fold = 0
+        self._pruned_to = 0
+        self._opened = False
+        self.durable = True
+
+    # -- life ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Bring the schema up to date, connect, begin to listen."""
+        if self._opened:
+            return
+        await migrate(self._dsn)
+        # A third for reads, which may take long; the rest for writes.
+        reading = max(1, self._pool_size // 3)
+        writing = max(2, self._pool_size - reading - _CLAIM_CONNECTIONS)
+        self._writing = Connections(self._dsn, writing, FIXED_PLANS, self._patience)
+        # A claim lost in a crash is a job that is handed out again: it need not wait for the disk.
+        unhurried = {**FIXED_PLANS, "synchronous_commit": "off"}
+        self._dispatching = Connections(self._dsn, _CLAIM_CONNECTIONS, unhurried, self._patience)
+        self._reading = Connections(self._dsn, reading, READING, self._patience)
+        self._claiming = Claiming(
+            self._runner,
+            self._dispatching,
+            self._heads,
+            self._board,
+            self._rules,
+            self._locks,
+            self._now,
+            self._number,
+        )
+        self._speaker = Speaker(self._node, self._send)
+        self._listener = Listener(self._dsn, self._node, self._hear)
+        self._side = SideLoop()
+        try:
+            await self._check_server()
+            if self._locks is not None:
+                await self._locks.open()
+            self._side.start()
+            self._beating = self._side.run(self._connect_side())
+        except BaseException:
+            self._side.stop()
+            await self._close_connections()
+            raise
+        self._listener.start()
+        self._opened = True
+
+    async def _connect_side(self) -> Connections:
+        return Connections(self._dsn, 2, FIXED_PLANS, self._patience)
+
+    async def _check_server(self) -> None:
+        async def look(db: Any) -> tuple[Any, str]:
+            return await db.fetchrow(SQL["durability"]), await db.fetchval(SQL["instance"])
+
+        (fsync, commit, full_pages), self._claiming.instance = await self._read("open", look)
+        lacking = [
+            f"{setting} is off"
+            for setting, on in (
+                ("fsync", fsync),
+                ("synchronous_commit", commit != "off"),
+                ("full_page_writes", full_pages),
+            )
+            if not on
+        ]
+        self.durable = not lacking
+        if lacking:
+            _log.warning(
+                "NOT DURABLE: PostgreSQL runs with %s; jobs that were accepted can be lost when"
+                " its machine fails",
+                " and ".join(lacking),
+            )
+
+    async def close(self) -> None:
+        """Say the last word, then close everything."""
+        if not self._opened:
+            return
+        self._opened = False
+        self._heard.clear()
+        await self._listener.close()
+        await self._speaker.close()
+        try:
+            await asyncio.to_thread(self._side.run, self._beating.close())
+        except JobQueueError:
+            _log.debug("the heartbeats' connection did not close in time")
+        await asyncio.to_thread(self._side.stop)
+        if self._locks is not None:
+            await self._locks.close()
+        await self._close_connections()
+
+    async def _close_connections(self) -> None:
+        for connections in (self._dispatching, self._writing, self._reading):
+            await connections.close()
+
+    def on_change(self, heard: Callable[[Change], None]) -> None:
+        """See ``Store.on_change``."""
+        self._heard.append(heard)
+
+    def _hear(self, change: Change, heads: dict[Head, int] | None) -> None:
+        if Change.WORK in change:
+            if heads is None:
+                self._heads.forget()
+            else:
+                for head, seq in heads.items():
+                    self._heads.lower(head, seq)
+        if Change.CONTROL in change:
+            self._board.stale = True
+        for heard in self._heard:
+            heard(change)
+
+    async def _send(self, word: str) -> None:
+        async def send(db: Any) -> None:
+            await db.execute("SELECT pg_notify('jobqueue', $1)", word)
+
+        await self._runner.read(self._reading, "notify", send)
+
+    async def ping(self) -> None:
+        """Prove that a commit reaches the disk."""
+
+        async def work(db: Any) -> None:
+            await db.fetchval("SELECT pg_current_xact_id()")
+
+        await self._runner.write(self._writing, "ping", work, again=work)
+
+    def components(self) -> list[ComponentHealth]:
+        """See ``Store.components``."""
+        return [] if self._locks is None else [self._locks.health()]
+
+    def _now(self) -> float | None:
+        return None if self._clock is None else self._clock.now()
+
+    async def _read(self, name: str, work: Work[T]) -> T:
+        self._check_open()
+        return await self._runner.read(self._reading, name, work)
+
+    async def _write(self, name: str, work: Work[T], again: Work[T] | None = None) -> T:
+        self._check_open()
+        return await self._runner.write(self._writing, name, work, again)
+
+    def _check_open(self) -> None:
+        if not hasattr(self, "_reading"):
+            raise Unavailable("PostgreSQL: the store is not open")
+
+    # -- names -----------------------------------------------------------------------------
+
+    async def _number(self, names: Sequence[str]) -> list[int]:
+        """The numbers that stand for workers in rows."""
+        missing = {name for name in names if name not in self._numbers}
+        if missing:
+
+            async def work(db: Any) -> Any:
+                return await db.fetch(SQL["name_workers"], list(missing))
+
+            while missing:  # one that was named a moment ago shows in the next snapshot
+                for number, name in await self._write("name_workers", work, again=work):
+                    self._numbers[name] = number
+                    self._worker_names[number] = name
+                    missing.discard(name)
+        return [self._numbers[name] for name in names]
+
+    async def _names(self, numbers: Sequence[int | None]) -> dict[int, str]:
+        missing = {n for n in numbers if n is not None and n not in self._worker_names}
+        if missing:
+
+            async def work(db: Any) -> Any:
+                return await db.fetch(SQL["worker_names"], list(missing))
+
+            for number, name in await self._read("worker_names", work):
+                self._worker_names[number] = name
+        return self._worker_names
+
+    async def _resolve(self, queue: int) -> Home:
+        """A queue by its number; its row is never removed."""
+        home = self._board.get(queue)
+        if home is None or self._board.stale:
+
+            async def work(db: Any) -> Any:
+                return await db.fetch(SQL["queue_board"])
+
+            self._board.read(await self._read("queue_board", work))
+            home = self._board.get(queue)
+            assert home is not None
+        return home
+
+    # -- jobs: the write path --------------------------------------------------------------
+
+    async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
+        """See ``Store.submit``."""
+        batch = Submitting(jobs, self._now(), self._rules, self._heads)
+        await self._write("submit", batch.run, again=batch.again)
+        if batch.written:
+            for head, first in batch.written.items():
+                self._heads.lower(head, first)
+            self._speaker.say(Change.WORK, batch.written)
+            self._wrote()
+        results = [result for result in batch.results if result is not None]
+        assigned = await self._ride_along(claims) if batch.written else []
+        return Submission(results, assigned)
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
+        """See ``Store.claim``."""
+        self._check_open()
+        assigned = await self._claiming.fill(claims)
+        if assigned:
+            self._wrote()
+        return assigned
+
+    async def _ride_along(self, claims: Sequence[Claim]) -> list[Assignment]:
+        """Claim after a write that is committed: its answer must not be lost with the claim's."""
+        if not claims:
+            return []
+        try:
+            return await self._claiming.fill(claims)
+        except JobQueueError as error:
+            _log.warning("a claim after a write failed: %s", error)
+            return []
+
+    async def apply(
+        self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
+    ) -> Application:
+        """See ``Store.apply``."""
+        batch = Applying(transitions, self._now(), self._rules, self._resolve, self._names)
+        await self._write("apply", batch.run, again=batch.again)
+        outcomes = [outcome for outcome in batch.outcomes if outcome is not None]
+        change = Change(0)
+        if batch.came_back:
+            for head in batch.came_back:
+                self._heads.lower(head)
+            change |= Change.WORK
+        for outcome in outcomes:
+            if outcome.state in TERMINAL and outcome.refusal is None:
+                change |= Change.ENDED
+                break
+        if change:
+            self._speaker.say(change, returned(batch.came_back))
+        self._wrote()
+        return Application(outcomes, await self._ride_along(claims))
+
+    def _wrote(self) -> None:
+        self._writes_since_fold += 1
+
+    async def request_cancel(self, seq: int) -> Held | None:
+        """See ``Store.request_cancel``."""
+
+        async def work(db: Any) -> Held | None:
+            row = await db.fetchrow(SQL["request_cancel"], seq)
+            return None if row is None else reads.held_row(row)
+
+        held = await self._write("request_cancel", work, again=work)
+        if held is not None:
+            self._speaker.say(Change.CONTROL)
+        return held
+
+    async def due(self, limit: int) -> Overdue:
+        """See ``Store.due``. Looks first, and writes only where there is something to promote."""
+        now = self._now()
+
+        async def look(db: Any) -> tuple[Any, Any, Any]:
+            return (
+                await db.fetch(SQL["due_waiting"], now, limit),
+                await db.fetch(SQL["due_held"], now, limit),
+                await db.fetchrow(SQL["next_due"], now),
+            )
+
+        waiting, held, (at, *times) = await self._runner.read(self._writing, "due", look)
+        rows = [*waiting, *held]
+        found = [
+            overdue(STATES[state], seq, version, lease)
+            for seq, state, version, lease, promotable in rows
+            if not promotable
+        ]
+        promoted = 0
+        if len(found) < len(rows):
+            promoted = await self._promote(limit)
+        await self._do_chores()
+        next_at = (
+            at if len(rows) >= limit else min((t for t in times if t is not None), default=None)
+        )
+        return Overdue(found[:limit], promoted, next_at)
+
+    async def _promote(self, limit: int) -> int:
+        now = self._now()
+
+        async def work(db: Any) -> Any:
+            return await db.fetch(SQL["promote"], now, limit)
+
+        rows = await self._write("promote", work, again=work)
+        heads = {(queue, rank) for queue, rank in rows}
+        for head in heads:
+            self._heads.lower(head)
+        if heads:
+            self._speaker.say(Change.WORK, returned(heads))
+        return len(rows)
+
+    async def _do_chores(self) -> None:
+        now = self._now()
+
+        async def work(db: Any) -> None:
+            await db.execute(SQL["expire_keys"], now, _KEYS_PER_SWEEP)
+            if self._writes_since_fold >= _FOLD_EVERY:
+                self._writes_since_fold = 0
+                await db.execute(SQL["fold"])
+
+        await self._write("chores", work, again=work)
+
+    # -- jobs: reads and removal -----------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job | None:
+        """See ``Store.get``."""
+        return await self._read("get", lambda db: reads.get(db, job_id))
+
+    async def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """See ``Store.list_jobs``."""
+        return await self._read("list_jobs", lambda db: reads.list_jobs(db, wanted))
+
+    async def history(self, job_id: str) -> list[Event]:
+        """See ``Store.history``."""
+        return await self._read("history", lambda db: reads.history(db, job_id))
+
+    async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
+        """See ``Store.events_after``."""
+        return await self._read("events_after", lambda db: reads.events_after(db, position, limit))
+
+    async def delete_job(self, job_id: str) -> State | None:
+        """See ``Store.delete_job``."""
+
+        async def work(db: Any) -> State | None:
+            async with db.transaction():
+                seq = await reads.find(db, job_id)
+                if seq is None:
+                    return None
+                row = await db.fetchrow(
+                    "SELECT state, queue, key FROM job_record WHERE seq = $1 FOR UPDATE", seq
+                )
+                if row is None:
+                    return None
+                state, queue, key = row
+                if state is None:
+                    live = await db.fetchval("SELECT state FROM job_live WHERE seq = $1", seq)
+                    return None if live is None else STATES[live]
+                await db.execute(
+                    "DELETE FROM job_key WHERE queue = $1 AND key = $2 AND id = $3",
+                    queue, key, job_id,
+                )  # fmt: skip
+                await self._remove(db, [seq])
+                return STATES[state]
+
+        return await self._write("delete_job", work)
+
+    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+        """See ``Store.prune_done``."""
+
+        async def work(db: Any) -> int:
+            async with db.transaction():
+                await self._check_term(db, term)
+                old: list[int] = []
+                at, more = 0, True
+                while more and len(old) < limit:
+                    rows = await db.fetch(
+                        SQL["old_done"], completed_before, at, _PRUNE_WINDOW * limit
+                    )
+                    old += [seq for seq, prunable, _ in rows if prunable]
+                    more = len(rows) == _PRUNE_WINDOW * limit and rows[-1][2]
+                    at = rows[-1][0] if rows else at
+                old = old[:limit]
+                if old:
+                    await self._remove(db, old)
+                return len(old)
+
+        return await self._write("prune_done", work, again=work)
+
+    @staticmethod
+    async def _remove(db: Any, seqs: list[int]) -> None:
+        await db.execute("SET LOCAL jobqueue.retention = 'on'")
+        await db.execute(SQL["remove"], seqs)
+
+    # -- leadership ------------------------------------------------------------------------
+
+    async def lead(self, holder: int, ttl: float) -> Term | None:
+        """See ``Store.lead``."""
+        now = self._now()
+
+        async def work(db: Any) -> int | None:
+            epoch: int | None = await db.fetchval(SQL["lead"], holder, ttl, now)
+            return epoch
+
+        epoch = await self._write("lead", work, again=work)
+        return None if epoch is None else Term(holder, epoch)
+
+    async def resign(self, term: Term) -> None:
+        """See ``Store.resign``."""
+
+        async def work(db: Any) -> None:
+            await db.execute(SQL["resign"], term.holder, term.epoch)
+
+        await self._write("resign", work, again=work)
+        self._speaker.say(Change.CONTROL)
+
+    async def _check_term(self, db: Any, term: Term) -> None:
+        if not await db.fetchval(SQL["check_term"], term.holder, term.epoch, self._now()):
+            raise TermEnded
+
+    # -- queues ----------------------------------------------------------------------------
+
+    async def create_queue(self, queue: Queue) -> bool:
+        """See ``Store.create_queue``."""
+        weights = json.dumps(dict(queue.priority_weights)) if queue.priority_weights else None
+        now = self._now()
+
+        async def work(db: Any) -> float | None:
+            at: float | None = await db.fetchval(
+                SQL["create_queue"],
+                queue.name, queue.max_retries, queue.ttl, queue.timeout, queue.capacity,
+                queue.retry_profile, weights, queue.paused, now,
+            )  # fmt: skip
+            return at
+
+        at = await self._write("create_queue", work)
+        if at is None:
+            return False
+        queue.created_at = at
+        self._queues_changed()
+        return True
+
+    def _queues_changed(self) -> None:
+        self._board.stale = True
+        self._heads.forget()
+        self._speaker.say(Change.CONTROL | Change.WORK, None)
+
+    async def pause_queue(self, name: str, paused: bool) -> bool:
+        """See ``Store.pause_queue``."""
+
+        async def work(db: Any) -> bool:
+            return await db.fetchval(SQL["pause_queue"], name, paused) is not None
+
+        done = await self._write("pause_queue", work, again=work)
+        self._queues_changed()
+        return done
+
+    async def delete_queue(self, name: str) -> int | None:
+        """See ``Store.delete_queue``."""
+
+        async def work(db: Any) -> int | None:
+            async with db.transaction():
+                queue = await db.fetchval(SQL["lock_queue"], name)  # submits wait from here on
+                if queue is None:
+                    return None
+                left: int = await db.fetchval(SQL["count_unfinished"], queue)
+                if not left:
+                    await db.execute("UPDATE queues SET deleted = true WHERE id = $1", queue)
+                return left
+
+        left = await self._write("delete_queue", work)
+        if left == 0:
+            self._queues_changed()
+        return left
+
+    async def unfinished(self, queue: str, limit: int) -> list[int]:
+        """See ``Store.unfinished``."""
+
+        async def work(db: Any) -> list[int]:
+            return [row[0] for row in await db.fetch(SQL["unfinished"], queue, limit)]
+
+        return await self._read("unfinished", work)
+
+    async def stats(self, queue: str | None = None) -> list[QueueStats]:
+        """See ``Store.stats``."""
+        return await self._read("stats", lambda db: reads.stats(db, queue))
+
+    # -- workers ---------------------------------------------------------------------------
+
+    async def register_worker(self, info: WorkerInfo) -> list[Held]:
+        """See ``Store.register_worker``."""
+        now = self._now()
+        await self._number([info.id])
+
+        async def work(db: Any) -> list[Held]:
+            async with db.transaction():
+                before = await db.fetchval(
+                    SQL["register_worker"],
+                    info.id, info.incarnation, info.hostname, info.pid, info.concurrency,
+                    list(info.queues), info.version, now,
+                )  # fmt: skip
+                if before is None or before == info.incarnation:
+                    return []
+                return await reads.held(db, info.id)
+
+        held = await self._write("register_worker", work, again=work)
+        self._speaker.say(Change.CONTROL)
+        return held
+
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+    ) -> Pulse:
+        """See ``Store.pulse``."""
+        self._check_open()
+        now = self._now()
+
+        async def work(db: Any) -> Pulse:
+            status = await db.fetchval(SQL["beat"], worker_id, incarnation, now)
+            if status is None:
+                return Pulse(False)
+            standing = {one.lease: one for one in await reads.held(db, worker_id)}
+            late = [
+                one
+                for lease in begun
+                if (one := standing.get(lease)) is not None and one.state is State.ASSIGNED
+            ]
+            if late:
+                await db.execute(
+                    SQL["postpone"],
+                    [one.seq for one in late],
+                    [one.lease for one in late],
+                    now,
+                    self._rules.assignment_timeout,
+                )
+            answer = Pulse(True, WorkerStatus(status))
+            for lease in leases:
+                one = standing.pop(lease, None)
+                if one is None:
+                    answer.lost.append(lease)
+                elif one.cancel_requested:
+                    answer.cancelled.append(lease)
+            answer.unlisted = list(standing.values())
+            return answer
+
+        return self._side.run(self._runner.write(self._beating, "pulse", work, again=work))
+
+    async def held(self, worker_id: str | None = None) -> list[Held]:
+        """See ``Store.held``."""
+        return await self._read("held", lambda db: reads.held(db, worker_id))
+
+    async def set_worker_status(self, worker_id: str, status: WorkerStatus) -> bool:
+        """See ``Store.set_worker_status``."""
+
+        async def work(db: Any) -> bool:
+            return await db.fetchval(SQL["set_worker_status"], worker_id, status.value) is not None
+
+        done = await self._write("set_worker_status", work, again=work)
+        self._speaker.say(Change.CONTROL)
+        return done
+
+    async def workers(self) -> list[Worker]:
+        """See ``Store.workers``."""
+        return await self._read("workers", reads.workers)
+
+    async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
+        """See ``Store.retire_silent``."""
+        now = self._now()
+
+        async def work(db: Any) -> list[str]:
+            async with db.transaction():
+                await self._check_term(db, term)
+                rows = await db.fetch(SQL["retire_silent"], now, silent_for)
+                return [row[0] for row in rows]
+
+        retired = await self._write("retire_silent", work, again=work)
+        if retired:
+            self._speaker.say(Change.CONTROL)
+        return retired
+
+    async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
+        """See ``Store.retire_worker``."""
+
+        async def work(db: Any) -> bool:
+            return await db.fetchval(SQL["retire_worker"], worker_id, incarnation) is not None
+
+        return await self._write("retire_worker", work, again=work)
+
+    async def forget_worker(self, worker_id: str) -> bool:
+        """See ``Store.forget_worker``."""
+
+        async def work(db: Any) -> bool:
+            return await db.fetchval(SQL["forget_worker"], worker_id) is not None
+
+        return await self._write("forget_worker", work, again=work)

@@ -1,0 +1,213 @@
+"""(new) -> PENDING: each job on its own, the plain ones in one statement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from jobqueue.core.errors import NotFound, QueueFull
+from jobqueue.core.job import NewJob, SubmitResult
+from jobqueue.core.store import Rules
+from jobqueue.stores.postgres.heads import Heads
+from jobqueue.stores.postgres.statements import SQL
+
+
+class Submitting:
+    """One batch of submits, on its way into the database.
+
+    May be run again after a lost answer: what was written then is recognised by its id.
+    """
+
+    def __init__(
+        self, jobs: Sequence[NewJob], now: float | None, rules: Rules, heads: Heads
+    ) -> None:
+        self._jobs = jobs
+        self._now = now
+        self._rules = rules
+        self._heads = heads
+        self.results: list[SubmitResult | None] = [None] * len(jobs)
+        self.written: dict[tuple[int, int], int] = {}  # the first number by queue and rank
+
+    async def run(self, db: Any) -> None:
+        """Write them."""
+        plain = [n for n, job in enumerate(self._jobs) if job.spec.key is None]
+        keyed = [n for n, job in enumerate(self._jobs) if job.spec.key is not None]
+        await self._submit(db, plain, keyed)
+
+    async def again(self, db: Any) -> None:
+        """Look what was written, and write the rest."""
+        rows = await db.fetch(SQL["which_exist"], [job.id for job in self._jobs])
+        there = {str(row[0]) for row in rows}
+        self.results = [None] * len(self._jobs)
+        plain, keyed = [], []
+        for n, job in enumerate(self._jobs):
+            if job.id in there:
+                self.results[n] = SubmitResult.accepted(job.id)
+            elif job.spec.key is None:
+                plain.append(n)
+            else:
+                keyed.append(n)
+        if there:
+            self._heads.forget()
+        await self._submit(db, plain, keyed)
+
+    async def _submit(self, db: Any, plain: list[int], keyed: list[int]) -> None:
+        left = await self._submit_plain(db, plain) if plain else []
+        if left or keyed:
+            async with db.transaction():
+                await self._submit_long(db, sorted(left + keyed))
+
+    async def _submit_plain(self, db: Any, places: list[int]) -> list[int]:
+        """One statement; returns what it left out: unknown and bounded queues."""
+        specs = [self._jobs[n].spec for n in places]
+        names = list({spec.queue for spec in specs})
+        rows = await db.fetch(
+            SQL["submit"],
+            names,
+            self._now,
+            [spec.queue for spec in specs],
+            *self._columns(places),
+        )
+        found = set()
+        count = 0
+        for queue, name, rank, first, written in rows:
+            found.add(name)
+            count += written
+            self._wrote((queue, rank), first)
+        if count == len(places):
+            for n in places:
+                self.results[n] = SubmitResult.accepted(self._jobs[n].id)
+            return []
+        left = []
+        for n in places:
+            if self._jobs[n].spec.queue in found:
+                self.results[n] = SubmitResult.accepted(self._jobs[n].id)
+            else:
+                left.append(n)
+        return left
+
+    def _columns(self, places: list[int]) -> list[list[Any]]:
+        jobs = [self._jobs[n] for n in places]
+        specs = [job.spec for job in jobs]
+        return [
+            [job.id for job in jobs],
+            [spec.type for spec in specs],
+            [spec.payload for spec in specs],
+            [json.dumps(dict(spec.labels)) if spec.labels else None for spec in specs],
+            [spec.priority for spec in specs],
+            [spec.max_retries for spec in specs],
+            [spec.ttl for spec in specs],
+            [spec.timeout for spec in specs],
+            [spec.run_at for spec in specs],
+            [spec.delay for spec in specs],
+        ]
+
+    def _wrote(self, head: tuple[int, int], first: int) -> None:
+        self.written[head] = min(first, self.written.get(head, first))
+
+    async def _submit_long(self, db: Any, places: list[int]) -> None:
+        """Keys and capacities, under the queues' locks."""
+        jobs = self._jobs
+        names = sorted({jobs[n].spec.queue for n in places})
+        homes = {row[1]: row for row in await db.fetch(SQL["homes"], names)}
+        known = []
+        for n in places:
+            queue = jobs[n].spec.queue
+            if queue in homes:
+                known.append(n)
+            else:
+                missing = NotFound(f"queue: there is no queue {queue!r}")
+                self.results[n] = SubmitResult.refused(missing)
+        owners = await self._take_keys(db, known, homes)
+        fresh: list[int] = []
+        repeats: list[int] = []
+        for n in known:
+            owner = owners.get((homes[jobs[n].spec.queue][0], jobs[n].spec.key or ""))
+            (fresh if owner is None or owner[0] == jobs[n].id else repeats).append(n)
+        admitted = await self._admit(db, fresh, homes)
+        refused = {jobs[n].id: self.results[n] for n in fresh if n not in set(admitted)}
+        for n in repeats:
+            spec = jobs[n].spec
+            original, fingerprint = owners[homes[spec.queue][0], spec.key or ""]
+            if original in refused:  # the first under this key, in this very batch
+                self.results[n] = refused[original]
+            elif fingerprint == spec.fingerprint():
+                self.results[n] = SubmitResult.duplicate(original)
+            else:
+                self.results[n] = SubmitResult.conflict(original, spec.key or "")
+        if not admitted:
+            return
+        rows = await db.fetch(
+            SQL["submit_long"],
+            self._now,
+            [homes[jobs[n].spec.queue][0] for n in admitted],
+            *self._columns(admitted),
+            [jobs[n].spec.key for n in admitted],
+        )
+        for queue, _, rank, first, _ in rows:
+            self._wrote((queue, rank), first)
+        for n in admitted:
+            self.results[n] = SubmitResult.accepted(jobs[n].id)
+
+    async def _take_keys(
+        self, db: Any, places: list[int], homes: dict[str, Any]
+    ) -> dict[tuple[int, str], tuple[str, bytes]]:
+        """Take the keys that are free; returns whose each key is, and its fingerprint."""
+        owners: dict[tuple[int, str], tuple[str, bytes]] = {}
+        for n in places:
+            job = self._jobs[n]
+            if job.spec.key is not None:  # equal keys of one batch belong to the first
+                key = homes[job.spec.queue][0], job.spec.key
+                owners.setdefault(key, (job.id, job.spec.fingerprint()))
+        wanted = dict(owners)
+        while wanted:
+            rows = await db.fetch(
+                SQL["take_keys"],
+                [queue for queue, _ in wanted],
+                [key for _, key in wanted],
+                [job_id for job_id, _ in wanted.values()],
+                [fingerprint for _, fingerprint in wanted.values()],
+                self._rules.key_ttl,
+                self._now,
+            )
+            for queue, key in rows:
+                del wanted[queue, key]
+            if not wanted:
+                break
+            # In a new snapshot: the one who holds the key may have committed a moment ago. What is
+            # neither taken nor there was freed in between, and is tried again.
+            rows = await db.fetch(
+                SQL["read_keys"], [queue for queue, _ in wanted], [key for _, key in wanted]
+            )
+            for queue, key, original, fingerprint in rows:
+                owners[queue, key] = str(original), fingerprint
+                del wanted[queue, key]
+        return owners
+
+    async def _admit(self, db: Any, places: list[int], homes: dict[str, Any]) -> list[int]:
+        """Refuse what a bounded queue has no place for; such a job leaves no key."""
+        places_left: dict[str, int] = {}
+        for name, (queue, _, capacity) in homes.items():
+            if capacity > 0:
+                places_left[name] = capacity - await db.fetchval(SQL["pending"], queue)
+        admitted, freed = [], []
+        for n in places:
+            spec = self._jobs[n].spec
+            left = places_left.get(spec.queue)
+            if left is not None and left <= 0:
+                queue, _, capacity = homes[spec.queue]
+                self.results[n] = SubmitResult.refused(
+                    QueueFull(f"queue {spec.queue!r} is full ({capacity} jobs are waiting)")
+                )
+                if spec.key is not None:
+                    freed.append((queue, spec.key))
+                continue
+            if left is not None:
+                places_left[spec.queue] = left - 1
+            admitted.append(n)
+        if freed:
+            await db.execute(
+                SQL["free_keys"], [queue for queue, _ in freed], [key for _, key in freed]
+            )
+        return admitted

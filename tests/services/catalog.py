@@ -1,0 +1,75 @@
+"""The services that tests may need. A new one is added here, and nowhere else.
+
+Only the standard library is imported: `scripts/services` runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobqueue.topology.backing import PrivatePostgres, PrivateRedis, find_postgres, find_redis
+
+REQUIRE = "JQ_TEST_REQUIRE"  # names whose absence fails a test instead of skipping it
+
+
+@dataclass(frozen=True)
+class Service:
+    name: str
+    variable: str  # names a server to use instead of a private one
+    find: Callable[[], Path | None]
+    server: Callable[..., Any]  # of a folder and settings: a PrivateServer
+    address: Callable[[Any], str]
+    packages: tuple[str, ...]  # of Debian and Ubuntu
+    client: str  # the Python module that tests talk to it with
+    units: tuple[str, ...] = ()  # what its packages let the system start at boot
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the server that tests share
+
+    @property
+    def how_to_get(self) -> str:
+        return (
+            f"install it (Debian and Ubuntu, as root: scripts/services ensure {self.name}), "
+            f"or name a server in {self.variable}"
+        )
+
+
+SERVICES = {
+    service.name: service
+    for service in (
+        Service(
+            name="postgres",
+            variable="JQ_TEST_POSTGRES_DSN",
+            find=find_postgres,
+            server=PrivatePostgres,
+            address=lambda server: server.dsn(),
+            packages=("postgresql",),
+            client="asyncpg",
+            # fsync stays on: stores warn when it is off, and tests must not show what only holds
+            # without it. It costs little where the folder is in memory (places.py).
+            settings={"max_wal_size": "256MB"},
+        ),
+        Service(
+            name="redis",
+            variable="JQ_TEST_REDIS_URL",
+            find=find_redis,
+            server=PrivateRedis,
+            address=lambda server: server.url,
+            packages=("redis-server",),
+            client="redis",
+            units=("redis-server.service",),
+            settings={"databases": "256"},  # one for each process of a test run
+        ),
+    )
+}
+
+
+def required(environment: Mapping[str, str]) -> set[str]:
+    """The services that must not be missing."""
+    names = {name.strip() for name in environment.get(REQUIRE, "").split(",")} - {""}
+    if unknown := sorted(names - SERVICES.keys()):
+        raise ValueError(
+            f"{REQUIRE}: unknown service {', '.join(unknown)}; known are {', '.join(SERVICES)}"
+        )
+    return names

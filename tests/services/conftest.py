@@ -1,0 +1,61 @@
+"""Folders that servers can live in, and test runs inside test runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.places import places
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Not pytest's own: where we are root, an unprivileged server could not enter that."""
+    made = Path(tempfile.mkdtemp(prefix="jobqueue-test-", dir=places()[0]))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Without what this run was told about its servers."""
+    kept = {name: v for name, v in os.environ.items() if not name.startswith(("JQ_", "PYTEST_"))}
+    return kept | extra
+
+
+InnerRun = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def inner_run(tmp_path: Path) -> InnerRun:
+    """Run a test file in a pytest of its own, with our plugins."""
+
+    def run(text: str, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            inner_command(tmp_path, text, *args),
+            cwd=ROOT,
+            env=environment(**extra),
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+
+    return run
+
+
+def inner_command(folder: Path, text: str, *args: str) -> list[str]:
+    (folder / "test_inner.py").write_text(text)
+    return [
+        *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", "pyproject.toml"),
+        *("--rootdir", str(folder), "-p", "tests.services.plugin", "-q", *args),
+        str(folder / "test_inner.py"),
+    ]

@@ -1,0 +1,135 @@
+"""Real servers for tests.
+
+    postgres_dsn          a database of the test's own, with the schema
+    empty_postgres_dsn    the same without it
+    redis_url             an empty Redis database
+    own_postgres          makes servers that the test may kill, restart and stop
+    own_redis             the same
+
+Servers are started when the first test asks for one, shared by all processes of the run, and ended
+with it. A test that asks for one is marked `integration`; one that asks by `getfixturevalue` has
+to be marked by hand, since pytest cannot know. See docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobqueue.topology.backing import PrivatePostgres, PrivateRedis
+from tests.services import catalog
+from tests.services.run import Place, Run
+
+FIXTURES = {"postgres_dsn", "empty_postgres_dsn", "redis_url", "own_postgres", "own_redis"}
+_run: pytest.StashKey[Run] = pytest.StashKey()
+
+OwnPostgres = Callable[..., PrivatePostgres]
+OwnRedis = Callable[..., PrivateRedis]
+
+
+# The run.
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        catalog.required(os.environ)
+    except ValueError as wrong:
+        raise pytest.UsageError(str(wrong)) from None
+    told = getattr(config, "workerinput", None)
+    if told is None:
+        config.stash[_run] = Run(Place.new())
+    else:
+        place = Place(Path(told["services_folder"]), told["services_owner"])
+        config.stash[_run] = Run(place, int(told["workerid"].removeprefix("gw")))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of xdist."""
+    place = node.config.stash[_run].place
+    node.workerinput["services_folder"] = str(place.folder)
+    node.workerinput["services_owner"] = place.owner
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    run = config.stash.get(_run, None)
+    if run is None:
+        return
+    run.close()
+    if not hasattr(config, "workerinput"):
+        run.end()
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("integration")
+
+
+# Fixtures.
+
+
+@pytest.fixture
+def services(request: pytest.FixtureRequest) -> Run:
+    if not request.node.get_closest_marker("integration"):
+        pytest.fail("a test with a real server needs @pytest.mark.integration", pytrace=False)
+    return request.config.stash[_run]
+
+
+@pytest.fixture
+def postgres_dsn(services: Run) -> Iterator[str]:
+    """The address of a fresh database with the schema."""
+    yield from _database(services, empty=False)
+
+
+@pytest.fixture
+def empty_postgres_dsn(services: Run) -> Iterator[str]:
+    """The address of a fresh database with nothing in it."""
+    yield from _database(services, empty=True)
+
+
+def _database(run: Run, *, empty: bool) -> Iterator[str]:
+    name = run.databases.create(empty=empty)
+    yield run.databases.dsn(name)
+    run.databases.drop(name)
+
+
+@pytest.fixture
+def redis_url(services: Run) -> str:
+    """The address of an empty Redis database."""
+    url = services.redis_url
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url
+
+
+@pytest.fixture
+def own_postgres(services: Run) -> Iterator[OwnPostgres]:
+    """`own_postgres(**settings)` is a PostgreSQL of the test's own, running and empty."""
+    yield from _own("postgres", services)
+
+
+@pytest.fixture
+def own_redis(services: Run) -> Iterator[OwnRedis]:
+    """`own_redis(**settings)` is a Redis of the test's own, running and empty."""
+    yield from _own("redis", services)
+
+
+def _own(name: str, run: Run) -> Iterator[Callable[..., Any]]:
+    made: list[Any] = []
+
+    def make(settings: Mapping[str, str] | None = None) -> Any:
+        made.append(run.own(name, settings or {}))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.remove()

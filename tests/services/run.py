@@ -1,0 +1,132 @@
+"""The servers of one test run: started by whoever needs one first, shared by all its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from tests.services import catalog, guardian, schema
+from tests.services.catalog import SERVICES, Service
+from tests.services.databases import Databases
+from tests.services.places import end_all, places
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the processes of a run know from each other."""
+
+    folder: Path  # made when the first server is started; its name is the run's own
+    owner: int  # the process whose end is the end of the run
+
+    @staticmethod
+    def new() -> Place:
+        return Place(places()[0] / f"jobqueue-test-{secrets.token_hex(6)}", os.getpid())
+
+    @property
+    def token(self) -> str:
+        return self.folder.name.rpartition("-")[2]
+
+
+class Run:
+    """One process's view of the run."""
+
+    def __init__(self, place: Place, number: int = 0) -> None:
+        self.place = place
+        self.number = number  # of this process within the run
+        self._environment = os.environ
+
+    # What tests get.
+
+    @cached_property
+    def databases(self) -> Databases:
+        databases = Databases(self.address("postgres"), self.place.token)
+        with self._one_at_a_time("template"):
+            databases.make_template(schema.prepare)
+        return databases
+
+    @cached_property
+    def redis_url(self) -> str:
+        """A database number of this process's own."""
+        parts = urlsplit(self.address("redis"))
+        first = int(parts.path.strip("/") or 0)
+        return urlunsplit(parts._replace(path=f"/{first + self.number}"))
+
+    def address(self, name: str) -> str:
+        """Of the shared server: the one that was named, or ours, started now if need be."""
+        service = self.need(name)
+        if named := self._environment.get(service.variable):
+            return named
+        server = service.server(self.place.folder / name, service.settings)
+        if not server.alive():
+            self._look_after()
+            server.start()
+        return service.address(server)
+
+    def own(self, name: str, settings: Mapping[str, str]) -> Any:
+        """A server for one test, in the run's folder, so that it never outlives the run."""
+        service = SERVICES[name]
+        if service.find() is None:
+            self._missing(service, f"{name} is not installed here, and this test ends its server")
+        self._look_after()
+        folder = self.place.folder / f"{name}-{secrets.token_hex(4)}"
+        return service.server(folder, settings)
+
+    def need(self, name: str) -> Service:
+        """Skip the test, or fail it, where the service cannot be had."""
+        service = SERVICES[name]
+        if importlib.util.find_spec(service.client) is None:
+            self._missing(service, f"the Python package {service.client} is not installed")
+        if not self._environment.get(service.variable) and service.find() is None:
+            self._missing(service, f"{name} is not installed here")
+        return service
+
+    def _missing(self, service: Service, what: str) -> None:
+        message = f"{what}: {service.how_to_get}"
+        if service.name in catalog.required(self._environment):
+            pytest.fail(f"{message} ({catalog.REQUIRE} names it)", pytrace=False)
+        pytest.skip(message)
+
+    # The end.
+
+    def close(self) -> None:
+        """This process needs nothing any more."""
+        if "databases" in self.__dict__:
+            self.databases.close()
+            del self.databases
+
+    def end(self) -> None:
+        """For the owner: nobody needs anything any more."""
+        named = self._environment.get(SERVICES["postgres"].variable)
+        if named and (self.place.folder / "template.lock").exists():
+            databases = Databases(named, self.place.token)
+            try:
+                databases.drop_all()
+            finally:
+                databases.close()
+        end_all(self.place.folder)
+
+    def _look_after(self) -> None:
+        with self._one_at_a_time("guardian") as is_first:
+            if is_first:
+                guardian.watch(self.place.owner, self.place.folder)
+
+    @contextlib.contextmanager
+    def _one_at_a_time(self, what: str) -> Iterator[bool]:
+        """Among the processes of the run. Tells whether this is the first time."""
+        self.place.folder.mkdir(exist_ok=True)
+        with (self.place.folder / f"{what}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            is_first = lock.tell() == 0
+            yield is_first
+            lock.write("done\n")

@@ -1,0 +1,459 @@
+"""Private servers: started, found again, ended, and never anybody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+import redis
+
+from jobqueue.topology.backing import (
+    BackingFailed,
+    NotInstalled,
+    PrivatePostgres,
+    PrivateRedis,
+    PrivateServer,
+    account,
+    find_postgres,
+    find_redis,
+    ports,
+    postgres,
+)
+from jobqueue.topology.backing import redis as redis_module
+from tests.services.catalog import SERVICES
+
+Make = Callable[..., PrivateServer]
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(params=list(SERVICES))
+def make(request: pytest.FixtureRequest, folder: Path) -> Iterator[Make]:
+    """Makes servers of each kind, in a folder of the test's."""
+    request.getfixturevalue("services").need(request.param)
+    made: list[PrivateServer] = []
+
+    def build(*args, name: str = "server", **more) -> PrivateServer:
+        made.append(SERVICES[request.param].server(folder / name, *args, **more))
+        return made[-1]
+
+    yield build
+    for server in made:
+        server.remove()
+
+
+def answers(server: PrivateServer) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+# -- the life of a server -----------------------------------------------------------------------
+
+
+def test_it_starts_stops_and_starts_again_on_the_same_port(make: Make) -> None:
+    server = make()
+    assert not server.alive()
+    server.stop()  # before it was ever started
+    server.start()
+    pid, port = server.pid, server.port
+    assert server.alive()
+    assert answers(server)
+    server.start()
+    assert server.pid == pid
+    server.stop()
+    server.stop()
+    assert not server.alive()
+    assert server.pid is None
+    assert not answers(server)
+    server.start()
+    assert server.port == port
+    assert server.pid != pid
+    server.restart()
+    assert server.port == port
+    assert answers(server)
+
+
+def test_a_killed_server_is_noticed_and_can_be_started_again(make: Make) -> None:
+    server = make()
+    server.start()
+    port = server.port
+    server.kill()
+    assert not server.alive()
+    assert not answers(server)
+    server.start()
+    assert server.port == port
+    assert answers(server)
+
+
+def test_it_ends_when_it_dies_behind_our_back(make: Make) -> None:
+    server = make()
+    server.start()
+    pid = server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert not server.alive()
+
+
+def test_a_paused_server_can_be_stopped(make: Make) -> None:
+    server = make()
+    server.start()
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    server.stop()
+    assert not server.alive()
+
+
+def test_removing_leaves_nothing(make: Make) -> None:
+    server = make()
+    server.start()
+    pid = server.pid
+    server.remove()
+    server.remove()
+    assert not server.folder.exists()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_its_folder_may_have_spaces_and_quotes(make: Make) -> None:
+    server = make(name='it\'s a "server"')
+    server.start()
+    assert answers(server)
+
+
+# -- other processes ----------------------------------------------------------------------------
+
+
+def test_another_process_finds_and_stops_it(make: Make) -> None:
+    server = make()
+    server.start()
+    program = (
+        "import sys, pathlib; from jobqueue.topology import backing\n"
+        "server = getattr(backing, sys.argv[1])(pathlib.Path(sys.argv[2]))\n"
+        "print(server.pid, server.port)\n"
+        "server.start(); server.stop(); server.stop()\n"
+    )
+    command = [sys.executable, "-c", program, type(server).__name__, str(server.folder)]
+    port = server.port
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split()[1] == str(port)
+    assert not server.alive()
+    assert not answers(server)
+
+
+def test_it_outlives_the_process_that_started_it_and_is_one_for_all(make: Make) -> None:
+    server = make()
+    program = (
+        "import sys, pathlib; from jobqueue.topology import backing\n"
+        "server = getattr(backing, sys.argv[1])(pathlib.Path(sys.argv[2]))\n"
+        "server.start(); print(server.pid)"
+    )
+    command = [sys.executable, "-c", program, type(server).__name__, str(server.folder)]
+    starting = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    pids = {int(process.communicate()[0]) for process in starting}
+    assert pids == {server.pid}
+    assert answers(server)
+    server.stop()
+    assert not answers(server)
+
+
+@pytest.mark.parametrize("number", ["a stranger's", "nobody's", "no"])
+def test_a_stale_pid_file_is_not_believed(make: Make, number: str) -> None:
+    server = make()
+    server.start()
+    server.kill()
+    pid_file = next(server.data.glob("*.pid"))
+    lines = pid_file.read_text().splitlines() or [""]
+    # As the server's own user, or PostgreSQL would see from the outside that it is a stranger.
+    owner = pid_file.stat()
+    with subprocess.Popen(["sleep", "60"], user=owner.st_uid, group=owner.st_gid) as stranger:
+        try:
+            pid = {"a stranger's": str(stranger.pid), "nobody's": "4194304", "no": "x"}[number]
+            if number != "no" or isinstance(server, PrivateRedis):
+                pid_file.write_text("\n".join([pid, *lines[1:], ""]))
+            assert not server.alive()
+            server.stop()
+            server.kill()
+            assert stranger.poll() is None
+            server.start()
+            assert server.pid not in (None, stranger.pid)
+            assert answers(server)
+            server.stop()
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+
+
+# -- ports --------------------------------------------------------------------------------------
+
+
+def test_a_port_that_was_taken_meanwhile_is_replaced(make: Make) -> None:
+    server = make()
+    server.start()
+    port = server.port
+    server.stop()
+    with socket.create_server(("127.0.0.1", port)):
+        server.start()
+        assert server.port != port
+        assert answers(server)
+
+
+def test_losing_the_race_for_a_port_is_made_up_for(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = ports.free_port()
+        offered = [taken.getsockname()[1], free]
+        monkeypatch.setattr(ports, "free_port", lambda: offered.pop(0))
+        server = make()
+        server.start()
+        assert server.port == free
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_an_error_with_the_log(make: Make) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = make(port=port)
+        with pytest.raises(BackingFailed, match=str(port)) as failed:
+            server.start()
+        assert "in use" in str(failed.value)
+        assert not server.alive()
+
+
+def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(ports.free_port() < lowest for _ in range(20))
+
+
+# -- failing to start ---------------------------------------------------------------------------
+
+
+def test_a_failed_start_shows_the_end_of_the_log(make: Make) -> None:
+    server = make({"no_such_setting": "x"})
+    with pytest.raises(BackingFailed, match="no_such_setting"):
+        server.start()
+    assert not server.alive()
+
+
+def test_a_server_that_never_answers_is_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = make()
+    pids: list[int | None] = []
+
+    def never(port: int) -> bool:
+        pids.append(server.pid)
+        return False
+
+    monkeypatch.setattr(server, "_answers", never)
+    with pytest.raises(BackingFailed, match="did not answer in time"):
+        server.start(timeout=1)
+    assert pids[-1] is not None
+    assert not Path(f"/proc/{pids[-1]}").exists()
+
+
+def test_an_interrupted_start_leaves_no_process(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make()
+    pids: list[int | None] = []
+
+    def interrupted(port: int) -> bool:
+        pids.append(server.pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server, "_answers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    assert pids[0] is not None
+    assert not Path(f"/proc/{pids[0]}").exists()
+
+
+def test_what_is_not_installed_is_said(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "find_postgres", lambda: None)
+    monkeypatch.setattr(redis_module, "find_redis", lambda: None)
+    with pytest.raises(NotInstalled, match="apt-get install"):
+        make().start()
+
+
+def test_programs_are_found_without_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = (find_postgres(), find_redis())
+    monkeypatch.setenv("PATH", "")
+    assert (find_postgres(), find_redis()) == expected
+
+
+# -- who it runs as -----------------------------------------------------------------------------
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become somebody else")
+
+
+def test_it_does_not_run_as_root(make: Make) -> None:
+    server = make()
+    server.start()
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    ids = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
+    assert "0" not in ids
+    assert len(set(ids)) == 1
+    groups = next(line for line in status.splitlines() if line.startswith("Groups:")).split()[1:]
+    assert "0" not in groups
+
+
+@as_root
+def test_only_its_data_is_the_servers(make: Make) -> None:
+    server = make()
+    server.start()
+    owners = {path.name: path.stat().st_uid for path in (server.folder, *server.folder.iterdir())}
+    assert owners.pop("data") != 0
+    assert set(owners.values()) == {0}
+    assert server.data.stat().st_mode & 0o077 == 0
+
+
+@as_root
+def test_it_runs_as_nobody_where_it_has_no_user(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make()
+    monkeypatch.setattr(type(server), "users", ("no-such-user-here", "nobody"))
+    server.start()
+    chosen = account.choose(["nobody"])
+    assert chosen is not None
+    assert Path(f"/proc/{server.pid}").stat().st_uid == chosen.uid
+
+
+@as_root
+def test_a_missing_user_is_said(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = make()
+    monkeypatch.setattr(type(server), "users", ("no-such-user-here", "root"))
+    with pytest.raises(NotInstalled, match="no-such-user-here or root"):
+        server.start()
+
+
+@as_root
+def test_a_folder_that_it_cannot_reach_is_said(make: Make, folder: Path) -> None:
+    (folder / "closed").mkdir(mode=0o700)
+    with pytest.raises(BackingFailed, match=r"may not enter .*closed"):
+        make(name="closed/server").start()
+
+
+# -- PostgreSQL ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def private(services, folder: Path) -> Iterator[PrivatePostgres]:
+    services.need("postgres")
+    server = PrivatePostgres(folder / "server", {"work_mem": "7MB", "application_name": "it's"})
+    server.start()
+    yield server
+    server.remove()
+
+
+async def test_postgres_is_durable_and_as_asked(private: PrivatePostgres) -> None:
+    connection = await asyncpg.connect(private.dsn())
+    try:
+
+        async def shown(name: str) -> str:
+            return await connection.fetchval(f"SHOW {name}")
+
+        assert await shown("fsync") == "on"
+        assert await shown("synchronous_commit") == "on"
+        assert await shown("full_page_writes") == "on"
+        assert await shown("max_connections") == "200"
+        assert await shown("work_mem") == "7MB"
+        assert await shown("listen_addresses") == "127.0.0.1"
+        assert await shown("unix_socket_directories") == str(private.data)
+        assert await shown("server_encoding") == "UTF8"
+        assert await shown("lc_collate") == "C"
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_what_was_committed_survives_a_restart(private: PrivatePostgres, mode) -> None:
+    dsn = private.dsn()
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    private.restart(mode)
+    assert private.dsn() == dsn
+    recovered = "not properly shut down" in private.log.read_text()
+    assert recovered == (mode == "immediate")
+    connection.terminate()
+    connection = await asyncpg.connect(dsn)
+    assert await connection.fetchval("SELECT answer FROM kept") == 42
+    await connection.close()
+
+
+async def test_a_long_path_leaves_out_the_unix_socket(services, folder: Path) -> None:
+    services.need("postgres")
+    server = PrivatePostgres(folder / ("long" * 30))
+    try:
+        server.start()
+        connection = await asyncpg.connect(server.dsn())
+        assert await connection.fetchval("SHOW unix_socket_directories") == ""
+        await connection.close()
+    finally:
+        server.remove()
+
+
+def test_variables_for_other_servers_are_not_for_ours(
+    services, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.need("postgres")
+    monkeypatch.setenv("PGDATA", str(folder / "somebody-elses"))
+    monkeypatch.setenv("PGPORT", "1")
+    server = PrivatePostgres(folder / "server")
+    try:
+        server.start()
+        assert answers(server)
+    finally:
+        server.remove()
+    assert not (folder / "somebody-elses").exists()
+
+
+def test_an_interrupted_initdb_is_done_again(services, folder: Path) -> None:
+    services.need("postgres")
+    (folder / "server/data.new").mkdir(parents=True)
+    (folder / "server/data.new/PG_VERSION").write_text("half-made")
+    server = PrivatePostgres(folder / "server")
+    try:
+        server.start()
+        assert answers(server)
+    finally:
+        server.remove()
+
+
+def test_a_folder_of_something_else_is_left_alone(services, folder: Path) -> None:
+    services.need("postgres")
+    (folder / "server/data").mkdir(parents=True)
+    (folder / "server/data/diary").write_text("dear diary")
+    with pytest.raises(BackingFailed, match="neither empty nor"):
+        PrivatePostgres(folder / "server").start()
+    assert (folder / "server/data/diary").read_text() == "dear diary"
+
+
+# -- Redis --------------------------------------------------------------------------------------
+
+
+def test_redis_keeps_nothing_and_stays_on_this_machine(services, folder: Path) -> None:
+    services.need("redis")
+    server = PrivateRedis(folder / "server", {"databases": "99"})
+    try:
+        server.start()
+        with redis.Redis.from_url(server.url) as client:
+            client.set("a", "b")
+            said = client.config_get("*")
+        assert said["save"] == ""
+        assert said["appendonly"] == "no"
+        assert said["bind"] == "127.0.0.1"
+        assert said["protected-mode"] == "yes"
+        assert said["databases"] == "99"
+        server.restart()
+        with redis.Redis.from_url(server.url) as client:
+            assert client.dbsize() == 0
+    finally:
+        server.remove()
