@@ -15,7 +15,7 @@ from jobqueue.stores.redis.deadline import within
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+@pytest.fixture(params=list(LOOPS.values()), ids=list(LOOPS))
 def run(request: pytest.FixtureRequest) -> Callable:
     def run(body: Callable):
         with asyncio.Runner(loop_factory=request.param) as runner:

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import signal
 import socket
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from tests.cli import processes
 
 SECRET = "hush-hush"
-
-
-@pytest.fixture
-def postgres_dsn() -> str:
-    """A PostgreSQL to look at."""
-    dsn = os.environ.get("JQ_TEST_POSTGRES_DSN")
-    if not dsn:
-        why = "names no PostgreSQL: set JQ_TEST_POSTGRES_DSN"
-        if "postgres" in os.environ.get("JQ_TEST_REQUIRE", "").split(","):
-            pytest.fail(why)
-        pytest.skip(why)
-    return dsn
 
 
 @pytest.fixture
@@ -48,34 +37,47 @@ def checks(tmp_path, *args: str, **environ: Any) -> tuple[int, dict[str, str]]:
     return answer.returncode, rows
 
 
+async def tables(dsn: str) -> list[str]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        rows = await connection.fetch(
+            "SELECT schemaname || '.' || tablename AS name FROM pg_tables"
+            " WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+        )
+        return [row["name"] for row in rows]
+    finally:
+        await connection.close()
+
+
 @pytest.mark.req("jq:FR-046")
-def test_both_are_well(tmp_path, own_redis, postgres_dsn):
-    own_redis.send("CONFIG", "SET", "requirepass", SECRET)
+def test_both_are_well(tmp_path, victim, empty_postgres_dsn):
+    victim.send("CONFIG", "SET", "requirepass", SECRET)
     status, rows = checks(
-        tmp_path, "--db-url", postgres_dsn, "--redis-url", own_redis.url,
+        tmp_path, "--db-url", empty_postgres_dsn, "--redis-url", victim.url,
         JQ_REDIS_PASSWORD=SECRET,
     )  # fmt: skip
     assert status == 0, rows
     assert rows["store"].startswith("ok postgresql://")
     assert "(PostgreSQL " in rows["store"]
-    assert rows["redis"] == f"ok 127.0.0.1:{own_redis.port}/0"
+    assert rows["redis"] == f"ok 127.0.0.1:{victim.port}/0"
     assert rows["app"] == "not configured no built-in pool: jobs wait for a jq-worker"
+    assert asyncio.run(tables(empty_postgres_dsn)) == []  # a start makes them, a look does not
 
 
 @pytest.mark.req("jq:FR-046")
-def test_redis_is_not(tmp_path, own_redis, postgres_dsn):
-    own_redis.signal(signal.SIGSTOP)
-    status, rows = checks(tmp_path, "--db-url", postgres_dsn, "--redis-url", own_redis.url)
+def test_redis_is_not(tmp_path, victim, postgres_dsn):
+    victim.signal(signal.SIGSTOP)
+    status, rows = checks(tmp_path, "--db-url", postgres_dsn, "--redis-url", victim.url)
     assert status == 1
     assert rows["store"].startswith("ok ")
-    assert rows["redis"].startswith(f"failing 127.0.0.1:{own_redis.port}/0: no answer within")
+    assert rows["redis"].startswith(f"failing 127.0.0.1:{victim.port}/0: no answer within")
 
 
 @pytest.mark.req("jq:FR-046")
-def test_a_wrong_password_of_redis(tmp_path, own_redis, postgres_dsn):
-    own_redis.send("CONFIG", "SET", "requirepass", "another")
+def test_a_wrong_password_of_redis(tmp_path, victim, postgres_dsn):
+    victim.send("CONFIG", "SET", "requirepass", "another")
     status, rows = checks(
-        tmp_path, "--db-url", postgres_dsn, "--redis-url", own_redis.url,
+        tmp_path, "--db-url", postgres_dsn, "--redis-url", victim.url,
         JQ_REDIS_PASSWORD=SECRET,
     )  # fmt: skip
     assert status == 1
@@ -83,11 +85,12 @@ def test_a_wrong_password_of_redis(tmp_path, own_redis, postgres_dsn):
 
 
 @pytest.mark.req("jq:FR-046")
-@pytest.mark.parametrize("url", ["postgresql://jq@127.0.0.1:1/jobs", "no such database"])
-def test_postgresql_is_not(tmp_path, request, url):
-    if url == "no such database":
-        dsn = urlsplit(request.getfixturevalue("postgres_dsn"))
-        url = dsn._replace(path="/there_is_no_such_database").geturl()
+@pytest.mark.parametrize("known", [False, True])
+def test_postgresql_is_not(tmp_path, postgres_dsn, known):
+    dsn = urlsplit(postgres_dsn)
+    url = dsn._replace(path="/there_is_no_such_database").geturl()
+    if not known:
+        url = "postgresql://jq@127.0.0.1:1/jobs"
     status, rows = checks(tmp_path, "--db-url", url, JQ_DB_PASSWORD=SECRET)
     assert status == 1
     assert rows["store"].startswith("failing PostgreSQL cannot be reached: ")

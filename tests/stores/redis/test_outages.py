@@ -56,10 +56,10 @@ def metrics() -> Metrics:
 
 
 @pytest_asyncio.fixture
-async def locks(own_redis, metrics, caplog) -> AsyncIterator[RedisLocks]:
+async def locks(victim, metrics, caplog) -> AsyncIterator[RedisLocks]:
     caplog.set_level(logging.INFO, "jobqueue.redis")
     # Ten times the default: these tests share their machine with others.
-    made = RedisLocks(own_redis.url, observer=metrics, timeout=0.5)
+    made = RedisLocks(victim.url, observer=metrics, timeout=0.5)
     await made.open()
     assert made.health().ok
     assert said(caplog) == []  # it was not away before
@@ -67,17 +67,17 @@ async def locks(own_redis, metrics, caplog) -> AsyncIterator[RedisLocks]:
     await made.close()
 
 
-async def test_gone_and_back(own_redis, locks, metrics, caplog):
-    own_redis.stop()
+async def test_gone_and_back(victim, locks, metrics, caplog):
+    victim.stop()
     assert await locks.take(names(), 1) is None
     for _ in range(50):
         assert await locks.take(names(), 1) is None
     health = locks.health()
     assert (health.name, health.ok) == ("redis", False)
     assert AWAY in health.detail
-    assert str(own_redis.port) in health.detail
+    assert str(victim.port) in health.detail
     assert "jq_redis_up 0.0" in (await metrics.render())[0].decode()
-    own_redis.start()
+    victim.start()
     await until(lambda: locks.health().ok)
     assert await locks.take(names(), 1) == [0]  # its script is loaded again
     text = (await metrics.render())[0].decode()
@@ -90,8 +90,8 @@ async def test_gone_and_back(own_redis, locks, metrics, caplog):
     assert "is back after" in info[1]
 
 
-async def test_a_call_during_an_outage_does_not_wait(own_redis, locks):
-    own_redis.signal(signal.SIGSTOP)
+async def test_a_call_during_an_outage_does_not_wait(victim, locks):
+    victim.signal(signal.SIGSTOP)
     began = time.monotonic()
     assert await locks.take(names(), 1) is None
     assert time.monotonic() - began >= 0.5  # the deadline: it hangs, it does not refuse
@@ -99,20 +99,20 @@ async def test_a_call_during_an_outage_does_not_wait(own_redis, locks):
     for _ in range(1000):
         assert await locks.take(names(), 1) is None
     assert time.monotonic() - began < 0.4
-    own_redis.signal(signal.SIGCONT)
+    victim.signal(signal.SIGCONT)
     await until(lambda: locks.health().ok)
 
 
-async def test_one_that_hangs_leaks_nothing(own_redis, locks, metrics):
+async def test_one_that_hangs_leaks_nothing(victim, locks, metrics):
     before = sockets()
-    own_redis.signal(signal.SIGSTOP)
+    victim.signal(signal.SIGSTOP)
     answers = await asyncio.gather(*(locks.take(names(500), 500) for _ in range(20)))
     assert answers == [None] * 20
     # One task looks for it; what the probes open they close.
     assert [task.get_name() for task in asyncio.all_tasks()].count("jobqueue-redis-return") == 1
     await until(lambda: _errors(metrics, "timeout") >= 22)
     assert sockets() <= before + 1
-    own_redis.signal(signal.SIGCONT)
+    victim.signal(signal.SIGCONT)
     await until(lambda: locks.health().ok)
     assert await locks.take(names(3), 3) == [0, 1, 2]
 
@@ -122,14 +122,14 @@ def _errors(metrics: Metrics, kind: str) -> float:
     return value or 0.0
 
 
-async def test_no_connection_outlives_an_outage(own_redis, metrics):
+async def test_no_connection_outlives_an_outage(victim, metrics):
     """Not even idle ones: behind the same name there may be another server afterwards."""
     before = sockets()
-    locks = RedisLocks(own_redis.url, observer=metrics, timeout=0.5)
+    locks = RedisLocks(victim.url, observer=metrics, timeout=0.5)
     await locks.open()
     await asyncio.gather(*(locks.take(names(), 1) for _ in range(4)))
     assert sockets() == before + 4
-    own_redis.send("CONFIG", "SET", "maxmemory", "1")
+    victim.send("CONFIG", "SET", "maxmemory", "1")
     assert await locks.take(names(), 1) is None
     for _ in range(5):
         await asyncio.sleep(0)  # a transport closes in the next pass
@@ -139,8 +139,8 @@ async def test_no_connection_outlives_an_outage(own_redis, metrics):
     await locks.close()
 
 
-async def test_closed_while_it_hangs(own_redis, locks):
-    own_redis.signal(signal.SIGSTOP)
+async def test_closed_while_it_hangs(victim, locks):
+    victim.signal(signal.SIGSTOP)
     call = asyncio.create_task(locks.take(names(), 1))
     await asyncio.sleep(0)
     await locks.close()
@@ -148,35 +148,35 @@ async def test_closed_while_it_hangs(own_redis, locks):
     assert not [t for t in asyncio.all_tasks() if t.get_name() == "jobqueue-redis-return"]
 
 
-async def test_a_caller_that_gives_up_leaves_nothing(own_redis, locks):
+async def test_a_caller_that_gives_up_leaves_nothing(victim, locks):
     before = sockets()
-    own_redis.signal(signal.SIGSTOP)
+    victim.signal(signal.SIGSTOP)
     call = asyncio.create_task(locks.take(names(), 1))
     await asyncio.sleep(0.01)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert locks.health().ok  # nobody knows better
-    own_redis.signal(signal.SIGCONT)
+    victim.signal(signal.SIGCONT)
     assert await locks.take(names(), 1) == [0]
     assert sockets() <= before
 
 
-async def test_flushed(own_redis, locks, caplog):
+async def test_flushed(victim, locks, caplog):
     """Locks and scripts are gone; the next call loads the script and goes on."""
     (job,) = names()
     assert await locks.take([job], 1) == [0]
-    own_redis.send("FLUSHALL")
-    own_redis.send("SCRIPT", "FLUSH")
+    victim.send("FLUSHALL")
+    victim.send("SCRIPT", "FLUSH")
     assert await locks.take([job, *names(2)], 3) == [0, 1, 2]
     assert locks.health().ok
     assert said(caplog) == []
 
 
-async def test_a_connection_that_was_closed_meanwhile_is_replaced(own_redis, locks, caplog):
+async def test_a_connection_that_was_closed_meanwhile_is_replaced(victim, locks, caplog):
     """Redis may close idle connections; that is no outage."""
     await asyncio.gather(*(locks.take(names(), 1) for _ in range(4)))
-    own_redis.send("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    victim.send("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     assert await locks.take(names(), 1) == [0]
     assert said(caplog) == []
 
@@ -191,21 +191,21 @@ async def test_a_connection_that_was_closed_meanwhile_is_replaced(own_redis, loc
     ],
     ids=["read-only", "out-of-memory", "no-permission"],
 )  # fmt: skip
-async def test_unwilling(own_redis, locks, metrics, caplog, break_it, mend_it, reason):
-    own_redis.send(*break_it)
+async def test_unwilling(victim, locks, metrics, caplog, break_it, mend_it, reason):
+    victim.send(*break_it)
     assert await locks.take(names(), 1) is None
     assert reason in locks.health().detail
     await until(lambda: _errors(metrics, "refused") >= 3)  # a probe does not believe a mere PONG
     assert not locks.health().ok
-    own_redis.send(*mend_it)
+    victim.send(*mend_it)
     await until(lambda: locks.health().ok)
     assert await locks.take(names(), 1) == [0]
     assert [level for level, _ in said(caplog)] == ["WARNING", "INFO"]
 
 
-async def test_wrong_password(own_redis, metrics, caplog):
-    own_redis.send("CONFIG", "SET", "requirepass", "right")
-    locks = RedisLocks(own_redis.url.replace("//", "//:hush@"), observer=metrics, timeout=0.5)
+async def test_wrong_password(victim, metrics, caplog):
+    victim.send("CONFIG", "SET", "requirepass", "right")
+    locks = RedisLocks(victim.url.replace("//", "//:hush@"), observer=metrics, timeout=0.5)
     await locks.open()
     assert await locks.take(names(), 1) is None
     assert "invalid" in locks.health().detail
@@ -215,19 +215,19 @@ async def test_wrong_password(own_redis, metrics, caplog):
     assert "hush" not in caplog.text + locks.health().detail
 
 
-async def test_away_at_the_start(own_redis, caplog):
-    own_redis.stop()
-    locks = RedisLocks(own_redis.url, timeout=0.5)
+async def test_away_at_the_start(victim, caplog):
+    victim.stop()
+    locks = RedisLocks(victim.url, timeout=0.5)
     await locks.open()
     await locks.open()  # nothing is begun twice
     assert await locks.take(names(), 1) is None
-    own_redis.start()
+    victim.start()
     await until(lambda: locks.health().ok)
     assert await locks.take(names(), 1) == [0]
     await locks.close()
 
 
-async def test_a_busy_loop_is_not_blamed_on_redis(locks, own_redis, caplog):
+async def test_a_busy_loop_is_not_blamed_on_redis(locks, victim, caplog):
     """The reply came in time; it is this process that did not look."""
     call = asyncio.create_task(locks.take(names(), 1))
     await asyncio.sleep(0)  # it is sent
@@ -236,12 +236,12 @@ async def test_a_busy_loop_is_not_blamed_on_redis(locks, own_redis, caplog):
     assert said(caplog) == []
 
 
-async def test_a_slow_one_stays_away(own_redis, locks, metrics, caplog):
+async def test_a_slow_one_stays_away(victim, locks, metrics, caplog):
     """What connects but answers too late is not tried again at the expense of calls."""
-    own_redis.send("CLIENT", "PAUSE", "60000", "WRITE")
+    victim.send("CLIENT", "PAUSE", "60000", "WRITE")
     assert await locks.take(names(), 1) is None
     await until(lambda: _errors(metrics, "timeout") >= 3)
     assert "no answer within 500 ms" in locks.health().detail
-    own_redis.send("CLIENT", "UNPAUSE")
+    victim.send("CLIENT", "UNPAUSE")
     await until(lambda: locks.health().ok)
     assert [level for level, _ in said(caplog)] == ["WARNING", "INFO"]
