@@ -229,6 +229,15 @@ def test_secrets_in_the_environment_are_not_warned_about_and_never_shown():
     assert ("db.url", "postgresql://me:***@db/jobs", "environment JQ_DB_URL") in loaded.shown()
 
 
+@pytest.mark.req("jq:FR-045")
+def test_a_secret_in_a_flag_is_warned_about():
+    loaded = load(flags={"db.url": f"postgresql://me:{SECRET}@db/jobs", "redis.url": "redis://h"})
+    (warning,) = loaded.warnings
+    assert "flag --db-url holds a secret" in warning
+    assert "JQ_DB_URL" in warning
+    assert SECRET not in warning
+
+
 def test_a_secret_of_the_wrong_type_is_not_shown_in_the_error(yaml_file):
     (problem,) = problems(config_file=yaml_file(f"db:\n  password: [{SECRET}]\n"))
     assert problem.startswith("db.password: this value is not allowed")

@@ -24,8 +24,10 @@ NAMES = {
     "jq_kafka_publish_errors": ("counter", {"topic"}),
     "jq_db_query_duration_seconds": ("histogram", {"query_name"}),
     "jq_redis_operation_duration_seconds": ("histogram", {"operation"}),
+    "jq_redis_errors": ("counter", {"error"}),
+    "jq_redis_up": ("gauge", set()),
 }
-NOT_YET = {"jq_kafka_publish_errors", "jq_redis_operation_duration_seconds"}  # no samples here
+NOT_YET = {"jq_kafka_publish_errors"}  # no samples here
 
 
 def worker(name: str, status: WorkerStatus, running: int) -> Worker:
@@ -66,6 +68,9 @@ async def test_every_metric_is_there_with_its_type_and_labels():
     metrics.ran("a", [0.1])
     metrics.scheduled(0.001, {"a": 1})
     metrics.queried("claim", 0.001)
+    metrics.locked("take", 0.001)
+    metrics.lock_failed("timeout")
+    metrics.locks_up(True)
     metrics.on_call("/jq.v1.ClientService/Submit", "OK", 0.01)
     families, _ = await scrape(metrics, Backend())
     for name, (kind, labels) in NAMES.items():
@@ -74,6 +79,21 @@ async def test_every_metric_is_there_with_its_type_and_labels():
         assert bool(samples) is (name not in NOT_YET), name
         for sample in samples:
             assert set(sample.labels) - {"le"} == labels, name
+
+
+async def test_redis_is_shown_where_there_is_one():
+    metrics = Metrics()
+    _, samples = await scrape(metrics)
+    assert ("jq_redis_up",) not in samples  # no alert where none is used
+    metrics.locks_up(False)
+    metrics.lock_failed("timeout")
+    metrics.lock_failed("timeout")
+    _, samples = await scrape(metrics)
+    assert samples["jq_redis_up",] == 0
+    assert samples["jq_redis_errors_total", ("error", "timeout")] == 2
+    metrics.locks_up(True)
+    _, samples = await scrape(metrics)
+    assert samples["jq_redis_up",] == 1
 
 
 async def test_gauges_are_the_figures_of_the_moment():

@@ -69,6 +69,9 @@ async def rendered() -> dict[str, set[str]]:
     metrics.ran("q", [0.1])
     metrics.scheduled(0.001, {"q": 1})
     metrics.queried("claim", 0.001)
+    metrics.locked("take", 0.001)
+    metrics.lock_failed("timeout")
+    metrics.locks_up(True)
     metrics.on_call("/jq.v1.ClientService/Submit", "OK", 0.01)
     body, _ = await metrics.render(Figures())
     found: dict[str, set[str]] = {"up": set()}
@@ -183,6 +186,7 @@ def test_what_was_asked_for_is_watched() -> None:
         "JobqueueSchedulerStalled",
         "JobqueueStoreErrors",
         "JobqueueSubmitSlow",
+        "JobqueueRedisAway",
     }
     assert sorted(re.findall(r"^### (\w+)$", DOCS, re.MULTILINE)) == sorted(
         rule["alert"] for rule in RULES
@@ -252,6 +256,8 @@ def test_the_dashboard_can_be_imported_and_shows_what_it_should() -> None:
         "jq_scheduler_cycle_duration_seconds_bucket",
         "jq_db_query_duration_seconds_bucket",
         "jq_worker_active_count",
+        "jq_redis_operation_duration_seconds_bucket",
+        "jq_redis_errors_total",
     }
 
 

@@ -46,14 +46,28 @@ class DbSettings(Section):
     url: str = setting(
         "sqlite:///data/jobqueue.db",
         "Where jobs are kept: `memory://` (not durable), `sqlite:///FILE` (relative to the current"
-        " folder), `sqlite:////PATH/FILE` (absolute).",
+        " folder), `sqlite:////PATH/FILE` (absolute), `postgresql://USER@HOST:PORT/DATABASE`"
+        " (several servers may share it; more hosts, separated by commas, are tried in order).",
         min_length=1,
     )
-    password: SecretStr = setting(SecretStr(""), "Password of the database.")
+    password: SecretStr = setting(
+        SecretStr(""), "Password of PostgreSQL, in place of one in the URL."
+    )
+    pool_size: Int = setting(
+        8, "Connections to PostgreSQL for statements.", "connections", ge=1, le=100
+    )
 
 
 class RedisSettings(Section):
-    password: SecretStr = setting(SecretStr(""), "Password of Redis.")
+    url: str = setting(
+        "",
+        "Redis that keeps several servers on PostgreSQL out of each other's way:"
+        " `redis://HOST:PORT/NUMBER`, `rediss://` (TLS); none = PostgreSQL's row locks alone.",
+    )
+    password: SecretStr = setting(SecretStr(""), "Password of Redis, in place of one in the URL.")
+    timeout: Seconds = setting(
+        0.05, "Longest wait for Redis; then dispatch goes on without it.", "s", gt=0, le=60
+    )
 
 
 class KafkaSettings(Section):
@@ -79,7 +93,8 @@ class GrpcSettings(Section):
 class WorkerSection(Section):
     concurrency: Int = setting(
         4,
-        "Jobs run at once by jq-server's built-in pool (0 = no pool) or a jq-worker (at least 1).",
+        "Jobs run at once by jq-server's built-in pool (0 = no pool) or a jq-worker (at least 1)."
+        " On PostgreSQL a jq-server has a pool only where this is set or an app is named.",
         "jobs",
         ge=0,
         le=10_000,
@@ -367,6 +382,7 @@ def load(
     for path, value in (flags or {}).items():
         if value is not None:
             values[path], sources[path] = value, f"flag {keys()[path].flag}"
+            warnings += _secret_in_flag(keys()[path], value)
     for path, preset in PROFILES.get(str(values.get("profile")), {}).items():
         if path not in values:
             values[path], sources[path] = preset, f"profile {values['profile']}"
@@ -415,6 +431,12 @@ def _secrets_in(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[s
         for path, value in values.items()
         if value and not hashed_only(path) and (keys()[path].secret or holds_secret(str(value)))
     ]
+
+
+def _secret_in_flag(key: Key, value: Any) -> list[str]:
+    if not holds_secret(str(value)):
+        return []
+    return [f"flag {key.flag} holds a secret, and everybody can read a command line; use {key.env}"]
 
 
 def _take_environment(

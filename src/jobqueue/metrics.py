@@ -133,6 +133,10 @@ class Metrics(Collector):
         self._jobs = _Counter("jq_job", "Jobs that entered a state.", ("queue", "status"))
         self._assigned = _Counter("jq_scheduler_jobs_assigned", "Jobs handed out.", ("queue",))
         self._kafka = _Counter("jq_kafka_publish_errors", "Events Kafka did not take.", ("topic",))
+        self._redis_errors = _Counter(
+            "jq_redis_errors", "Redis calls without a useful answer.", ("error",)
+        )
+        self._redis_up: bool | None = None  # None: there is no Redis here
         self._queues: list[QueueStats] = []
         self._workers: list[Worker] = []
         self._own: tuple[str, int] | None = None
@@ -169,6 +173,20 @@ class Metrics(Collector):
         with self._lock:
             self._query.observe((name,), (seconds,))
 
+    def locked(self, operation: str, seconds: float) -> None:
+        """Redis answered a call."""
+        with self._lock:
+            self._redis.observe((operation,), (seconds,))
+
+    def lock_failed(self, error: str) -> None:
+        """A call to Redis failed."""
+        with self._lock:
+            self._redis_errors.add((error,), 1)
+
+    def locks_up(self, up: bool) -> None:
+        """Redis went away or came back."""
+        self._redis_up = up
+
     # -- the faces -------------------------------------------------------------------------
 
     def on_call(self, method: str, status_code: str, seconds: float) -> None:
@@ -193,6 +211,7 @@ class Metrics(Collector):
                 self._kafka.family(),
                 self._query.family(),
                 self._redis.family(),
+                self._redis_errors.family(),
             ]
         yield from families
 
@@ -217,6 +236,10 @@ class Metrics(Collector):
         for worker_id, count in running.items():
             held.add_metric((worker_id,), count)
         yield held
+        redis = GaugeMetricFamily("jq_redis_up", "Whether Redis answers.", labels=())
+        if self._redis_up is not None:
+            redis.add_metric((), float(self._redis_up))
+        yield redis
 
     async def render(self, backend: Figures | None = None) -> tuple[bytes, str]:
         """The exposition text and its content type.

@@ -185,7 +185,7 @@ def test_a_secret_in_the_file_is_warned_about_and_not_shown(tmp_path):
         (("--set", "db.password=x"), 2, "--set: db.password is a secret"),
         (("--config", "nowhere.yaml"), 2, "--config nowhere.yaml: No such file"),
         (("--db-url", "mysql://u:hush@h/x"), 2, "db.url: 'mysql://u:***@h/x' is not a known form"),
-        (("--db-url", "redis://h"), 2, "db.url: Redis comes with a later version"),
+        (("--db-url", "redis://h"), 2, "db.url: Redis holds no jobs; it is named by redis.url"),
         (("--db-url", "sqlite:////proc/x/jobs.db"), 6, "cannot create the folder"),
         (("--app", "nowhere:app"), 2, "--app: there is no module 'nowhere'"),
         (("--app", "json:dumps"), 2, "--app: json:dumps is a function"),

@@ -26,6 +26,7 @@ from jobqueue.cli.session import (
     OutputOption,
     Session,
     choose_credentials,
+    choose_redis,
     choose_url,
 )
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
@@ -68,8 +69,9 @@ def root(
     url: Annotated[
         str | None,
         typer.Option(
-            help="Open a store without a server: sqlite:///FILE. The environment variable JQ_URL"
-            " gives a default for this or --server.",
+            help="Open a store without a server: sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+            " (its password: JQ_DB_PASSWORD). The environment variable JQ_URL gives a default for"
+            " this or --server.",
             show_default=False,
         ),
     ] = None,
@@ -91,6 +93,8 @@ def root(
         output=output or Format.TABLE,
         timeout=timeout,
         credentials=choose_credentials(tls_ca, tls_cert, tls_key, os.environ),
+        db_password=os.environ.get("JQ_DB_PASSWORD", ""),
+        redis_url=choose_redis(os.environ),
     )
 
 

@@ -20,6 +20,7 @@ from jobqueue.topology.layouts.plan import Plan
 from jobqueue.topology.layouts.ports import Ports
 from jobqueue.topology.supervisor import background, folders, services, state
 from jobqueue.topology.supervisor.keeper import Restarts
+from jobqueue.topology.supervisor.running import Ending
 from jobqueue.topology.supervisor.supervisor import Supervisor
 
 EXAMPLES = examples(
@@ -128,12 +129,17 @@ def up(
         note(f"warning: {warning}")
     restarts = Restarts(allowed=not no_restart)
     if detach_:
-        found = background.launch(layout, claim, os.environ, restarts, on_line=note)
+        said_to = _nobody if chosen.json else note
+        found = background.launch(layout, claim, os.environ, restarts, on_line=said_to)
         if chosen.json:
             print_json(fleet.state_document(found))
         else:
             fleet_view.print_welcome(found)
         return
     supervisor = Supervisor(layout, claim, os.environ, restarts=restarts)
-    if not run_async(fleet_view.watch(supervisor, as_json=chosen.json)):
+    if run_async(fleet_view.watch(supervisor, as_json=chosen.json)) is not Ending.STOPPED:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _nobody(line: str) -> None:
+    """A program reads: it gets the one document."""

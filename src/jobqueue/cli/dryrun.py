@@ -14,6 +14,7 @@ from jobqueue.cli.display import print_table
 from jobqueue.cli.program import run_async
 from jobqueue.config import Loaded, Settings
 from jobqueue.core.errors import JobQueueError
+from jobqueue.core.observer import Deaf
 from jobqueue.redaction import redact
 
 OK = "ok"
@@ -42,23 +43,28 @@ async def _checks(settings: Settings) -> list[Check]:
     return [
         ("settings", OK, "valid"),
         await _store(settings),
-        ("redis", NOT_CONFIGURED, ""),
+        await _redis(settings),
         ("kafka", NOT_CONFIGURED, ""),
         _port("http", settings.http.enabled, settings.http.host, settings.http.port),
         _port("grpc", settings.grpc.enabled, settings.grpc.host, settings.grpc.port),
-        _app(settings.worker.app),
+        _app(settings),
         _access(settings),
     ]
 
 
 async def _store(settings: Settings) -> Check:
+    from jobqueue.topology import connectivity, options
     from jobqueue.topology.connect import STORES, create_store, parse_url
 
     url = redact(settings.db.url)
     try:
-        path = parse_url(settings.db.url, "db.url", STORES).path
+        address = parse_url(settings.db.url, "db.url", STORES)
+        path = address.path
         if path is not None and not path.exists():
             return _new_file(path)
+        if address.scheme == "postgresql":
+            found = await connectivity.postgres(options.db_url(settings), _TIMEOUT, "db.url")
+            return "store", OK, f"{url} ({found})"
         store = create_store(settings.db.url, field="db.url")
         try:
             async with asyncio.timeout(_TIMEOUT):
@@ -71,6 +77,28 @@ async def _store(settings: Settings) -> Check:
     except TimeoutError:
         return "store", FAILING, f"{url}: no answer within {_TIMEOUT:g} s"
     return "store", OK, f"{url} ({'durable' if store.durable else 'not durable'})"
+
+
+async def _redis(settings: Settings) -> Check:
+    from jobqueue.topology import options
+    from jobqueue.topology.connect import parse_url
+
+    url = settings.redis.url
+    if not url:
+        return "redis", NOT_CONFIGURED, ""
+    try:
+        locks = options.locks(settings, Deaf())
+        if parse_url(settings.db.url, "db.url").scheme != "postgresql":
+            return "redis", NOT_CONFIGURED, "not used: only a store on PostgreSQL needs it"
+    except JobQueueError as error:
+        return "redis", FAILING, redact(error.message)
+    assert locks is not None
+    try:
+        await locks.open()
+        health = locks.health()
+    finally:
+        await locks.close()
+    return "redis", OK if health.ok else FAILING, health.detail
 
 
 def _new_file(path: Path) -> Check:
@@ -96,13 +124,21 @@ def _port(name: str, enabled: bool, host: str, port: int) -> Check:
     return name, OK, f"{host}:{port}"
 
 
-def _app(reference: str) -> Check:
+def _app(settings: Settings) -> Check:
+    from jobqueue.topology.options import pool_concurrency
+
+    reference = settings.worker.app
     try:
         registry = load_registry(reference)
     except JobQueueError as error:
         return "app", FAILING, error.message
     if registry is None:
-        return "app", NOT_CONFIGURED, "built-in tasks only"
+        try:
+            pool = pool_concurrency(settings)
+        except JobQueueError:
+            pool = settings.worker.concurrency  # the store's line says what is wrong
+        what = "built-in tasks only" if pool else "no built-in pool: jobs wait for a jq-worker"
+        return "app", NOT_CONFIGURED, what
     return "app", OK, f"{reference}: {', '.join(registry.names())}"
 
 

@@ -34,11 +34,18 @@ queue:
   max_retries: 5
 ```
 
+Several servers share one PostgreSQL (`db.url`), and with `redis.url` they keep out of each other's
+way (how: [internals.md](internals.md)). The client libraries are extras: `pip install
+'jobqueue[postgres,redis]'`. On PostgreSQL a `jq-server` runs no worker pool of its own unless an
+app is named or `worker.concurrency` is set in the file, the environment or a flag: start
+`jq-worker` beside it.
+
 Secrets belong in the environment. A password in the file, be it a setting of its own or part of a
 URL, is used, but a warning names it. `--set` refuses secrets. No program prints them.
 
 `jq-ctl` takes no settings file: `--server`, `--url`, `--timeout` and `--output` are its options,
-and `JQ_URL` names a default address. `JQ_API_KEY` is what it and `jq-worker` show to the server;
+and `JQ_URL` names a default address. On a store opened directly, `JQ_DB_PASSWORD`, `JQ_REDIS_URL`
+and `JQ_REDIS_PASSWORD` count there too. `JQ_API_KEY` is what it and `jq-worker` show to the server;
 `--tls-ca`, `--tls-cert` and `--tls-key` are in [security.md](security.md).
 """
 

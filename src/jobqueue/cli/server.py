@@ -35,7 +35,14 @@ def serve(
         Path | None, typer.Option("--config", metavar="FILE", help="YAML file with settings.")
     ] = None,
     db_url: Annotated[
-        str | None, typer.Option(help="Where jobs are kept: memory:// or sqlite:///FILE.")
+        str | None,
+        typer.Option(
+            help="Where jobs are kept: memory://, sqlite:///FILE or"
+            " postgresql://USER@HOST:PORT/DATABASE."
+        ),
+    ] = None,
+    redis_url: Annotated[
+        str | None, typer.Option(help="Redis for servers that share a PostgreSQL.")
     ] = None,
     http_host: Annotated[str | None, typer.Option(help="Address that HTTP listens on.")] = None,
     http_port: Annotated[str | None, typer.Option(help="Port of HTTP.")] = None,
@@ -69,6 +76,7 @@ def serve(
     """
     flags = {
         "db.url": db_url,
+        "redis.url": redis_url,
         "http.host": http_host,
         "http.port": http_port,
         "grpc.host": grpc_host,

@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
 import typer
@@ -18,11 +18,12 @@ from jobqueue.core.api import Backend
 from jobqueue.core.errors import DeadlineExceeded, InvalidArgument
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.redaction import redact
-from jobqueue.topology.connect import create_backend
+from jobqueue.topology.connect import create_backend, create_locks, parse_url, with_password
 
 T = TypeVar("T")
 DEFAULT_URL = "grpc://127.0.0.1:50051"
 _STOP_TIMEOUT = 5.0
+_POOL_SIZE = 2  # one person's commands
 
 
 class Format(enum.StrEnum):
@@ -40,6 +41,8 @@ class Session:
     output: Format = Format.TABLE
     timeout: float = 10.0
     credentials: Credentials | None = None
+    db_password: str = field(default="", repr=False)
+    redis_url: str = field(default="", repr=False)  # with its password
 
     @property
     def json(self) -> bool:
@@ -78,12 +81,15 @@ class Session:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Backend]:
         """A started backend. A store file must exist: a typing mistake must not create one."""
+        shared = parse_url(self.url).scheme == "postgresql"
         backend = create_backend(
-            self.url,
+            with_password(self.url, self.db_password),
             settings=EngineSettings(version=__version__),
             create=False,
             call_timeout=self.timeout,
             credentials=self.credentials,
+            locks=create_locks(self.redis_url, field="JQ_REDIS_URL") if shared else None,
+            pool_size=_POOL_SIZE,
         )
         try:
             await self.within(backend.start())
@@ -100,6 +106,11 @@ def choose_url(server: str | None, url: str | None, environ_url: str | None) -> 
     if server:
         return server if "://" in server else f"grpc://{server}"
     return url or environ_url or DEFAULT_URL
+
+
+def choose_redis(environ: Mapping[str, str]) -> str:
+    """The Redis that the environment names, with its password: for a store opened directly."""
+    return with_password(environ.get("JQ_REDIS_URL", ""), environ.get("JQ_REDIS_PASSWORD", ""))
 
 
 def choose_credentials(

@@ -45,7 +45,8 @@ def work(
         str | None, typer.Option(help="The jq-server, as HOST:PORT. Default: 127.0.0.1:50051.")
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="Work on a store without a server: sqlite:///FILE.")
+        str | None,
+        typer.Option(help="Work on a store without a server: sqlite:///FILE, postgresql://…"),
     ] = None,
     queues: Annotated[
         str | None,
@@ -119,6 +120,9 @@ def work(
     credentials = security.credentials(settings, os.environ.get("JQ_API_KEY"))
     if credentials is None and user_app is not None and chosen_url == user_app.url:
         credentials = user_app.credentials
+    redis_url = settings.redis.url
+    if not redis_url and user_app is not None and chosen_url == user_app.url:
+        redis_url = user_app.redis_url
 
     async def body(stop: asyncio.Event) -> int:
         from jobqueue.topology.remote_worker import RemoteWorker
@@ -131,6 +135,7 @@ def work(
             registry=registry,
             exec_command=command,
             credentials=credentials,
+            redis_url=redis_url,
         )
         return await _run(worker, stop)
 

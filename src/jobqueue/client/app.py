@@ -28,7 +28,12 @@ from jobqueue.core.job import DEFAULT_QUEUE, Job, Queue, QueueSpec
 from jobqueue.core.store import Rules
 from jobqueue.engine.admission import check_queue, check_spec
 from jobqueue.redaction import redact
-from jobqueue.topology.connect import create_backend, parse_url
+from jobqueue.topology.connect import (
+    check_redis_url,
+    create_backend,
+    create_locks,
+    parse_url,
+)
 from jobqueue.worker.registry import Registry, TaskDefinition, TaskOptions
 
 if TYPE_CHECKING:
@@ -42,9 +47,10 @@ _SOME_PAYLOAD = b"{}"
 class JobQueue:
     """Tasks, and the queue that their jobs go through.
 
-    ``url`` says where the queue is: ``sqlite:///jobs.db``, ``memory://`` or
-    ``grpc://host:50051``. Nothing is opened here; the first call does it, and
-    ``async with app:`` or ``await app.close()`` closes it (the end of its event loop does, too).
+    ``url`` says where the queue is: ``sqlite:///jobs.db``, ``memory://``,
+    ``postgresql://user@host/database`` or ``grpc://host:50051``. Nothing is opened here; the
+    first call does it, and ``async with app:`` or ``await app.close()`` closes it (the end of its
+    event loop does, too).
 
     ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` hold for tasks that do not
     say otherwise. ``queues`` declares queues beside those that tasks name; in a store opened
@@ -52,7 +58,8 @@ class JobQueue:
     its processes were away, an hour unless given; 0: such ticks are skipped. ``settings`` and
     ``rules`` are the engine's, where it runs in this process. ``api_key`` (or a token) and ``tls``
     are for a server: ``True`` or ``grpcs://`` trusts the system's authorities,
-    ``Tls(ca=..., cert=..., key=...)`` names PEM files.
+    ``Tls(ca=..., cert=..., key=...)`` names PEM files. ``redis_url`` names the Redis that several
+    processes on one PostgreSQL take their locks in; without it they lean on PostgreSQL alone.
     """
 
     def __init__(
@@ -70,9 +77,11 @@ class JobQueue:
         rules: Rules | None = None,
         api_key: str | None = None,
         tls: Tls | bool = False,
+        redis_url: str = "",
     ) -> None:
         scheme = parse_url(url).scheme
         self.url = url
+        self.redis_url = _redis_url(scheme, redis_url)
         self.credentials = _credentials(scheme, api_key, tls)
         self.registry = Registry()
         self.registry.catch_up = check_catch_up(catch_up, rules or Rules())
@@ -274,6 +283,7 @@ class JobQueue:
             settings=self._settings,
             rules=self._rules,
             credentials=self.credentials,
+            locks=create_locks(self.redis_url, field="redis_url"),
         )
 
     async def _prepare(self, backend: Backend) -> None:
@@ -299,6 +309,14 @@ def _credentials(scheme: str, api_key: str | None, tls: Tls | bool) -> Credentia
         field = "tls" if api_key is None else "api_key"
         raise InvalidArgument(field, "is for a server only: grpc://HOST:PORT or grpcs://HOST:PORT")
     return made or None
+
+
+def _redis_url(scheme: str, url: str) -> str:
+    if url:
+        check_redis_url(url, "redis_url")
+        if scheme != "postgresql":
+            raise InvalidArgument("redis_url", "is for a store on PostgreSQL only: postgresql://…")
+    return url
 
 
 def _as_queue(queue: QueueSpec | str) -> QueueSpec:

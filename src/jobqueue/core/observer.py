@@ -29,6 +29,18 @@ class Observer(Protocol):
         """A statement of the store ended."""
         ...
 
+    def locked(self, operation: str, seconds: float) -> None:
+        """The locks' server answered a call."""
+        ...
+
+    def lock_failed(self, error: str) -> None:
+        """A call to the locks' server failed: ``timeout``, ``connection``, ``refused`` …"""
+        ...
+
+    def locks_up(self, up: bool) -> None:
+        """The locks' server went away or came back."""
+        ...
+
 
 class Deaf:
     """An observer that ignores everything."""
@@ -43,4 +55,13 @@ class Deaf:
         """Ignore."""
 
     def queried(self, name: str, seconds: float) -> None:
+        """Ignore."""
+
+    def locked(self, operation: str, seconds: float) -> None:
+        """Ignore."""
+
+    def lock_failed(self, error: str) -> None:
+        """Ignore."""
+
+    def locks_up(self, up: bool) -> None:
         """Ignore."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from jobqueue.access.tls import Credentials, Tls
 from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
+from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Rules, Store
 from jobqueue.redaction import redact
@@ -21,15 +23,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobqueue.client")
 
-STORES = "memory://, sqlite:///FILE (relative), sqlite:////PATH/FILE (absolute)"
+STORES = (
+    "memory://, sqlite:///FILE (relative), sqlite:////PATH/FILE (absolute),"
+    " postgresql://USER@HOST:PORT/DATABASE"
+)
 ALLOWED = f"{STORES}, grpc://HOST:PORT, grpcs://HOST:PORT (TLS)"
-_LATER = {
-    "postgresql": "PostgreSQL",
-    "postgres": "PostgreSQL",
-    "redis": "Redis",
-    "rediss": "Redis",
-}
+REDIS = "redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER (TLS)"
+POOL_SIZE = 8
+REDIS_TIMEOUT = 0.05
+_POSTGRES = ("postgresql", "postgres")
+_REDIS = ("redis", "rediss")
 _MAX_PORT = 65535
+# A host or [IPv6 address], and perhaps a port; PostgreSQL's may be empty: the local server.
+_PLACE = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::([0-9]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,12 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
     if scheme in ("grpc", "grpcs") and sep:
         host, port = _host_port(rest, url, field)
         return Address("grpc", host=host, port=port, tls=scheme == "grpcs")
-    if scheme in _LATER and sep:
+    if scheme in _POSTGRES and sep:
+        _check_places(_authority(rest), url, field)
+        return Address("postgresql")
+    if scheme in _REDIS and sep:
         raise InvalidArgument(
-            field, f"{_LATER[scheme]} comes with a later version; allowed now: {allowed}"
+            field, f"Redis holds no jobs; it is named by redis.url; allowed here: {allowed}"
         )
     raise InvalidArgument(field, f"{redact(url)!r} is not a known form; allowed: {allowed}")
 
@@ -101,6 +110,93 @@ def _host_port(rest: str, url: str, field: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def _authority(rest: str) -> str:
+    return re.split(r"[/?#]", rest, maxsplit=1)[0]
+
+
+def _check_places(authority: str, url: str, field: str) -> list[str]:
+    """The hosts of a URL, without their ports."""
+    hosts = []
+    for place in authority.rpartition("@")[2].split(","):
+        found = _PLACE.fullmatch(place)
+        if found is None:
+            raise InvalidArgument(
+                field,
+                f"{redact(url)!r}: expected HOST or HOST:PORT after '//' or '@'; special characters"
+                " of a name or password are written as %2F (/), %40 (@), %3A (:) and so on",
+            )
+        if found[2] is not None and not 0 < int(found[2]) <= _MAX_PORT:
+            raise InvalidArgument(field, f"{redact(url)!r}: the port must be 1 to {_MAX_PORT}")
+        hosts.append(found[1])
+    return hosts
+
+
+def check_redis_url(url: str, field: str = "redis.url") -> None:
+    """Refuse what names no Redis; the error shows no password."""
+    shown = repr(redact(url))
+    scheme, sep, rest = url.partition("://")
+    if scheme.lower() not in _REDIS or not sep:
+        raise InvalidArgument(field, f"{shown} is not a known form; allowed: {REDIS}")
+    place, mark, options = rest.partition("?")
+    authority, _, number = place.partition("/")
+    if "," in authority or not all(_check_places(authority, url, field)):
+        raise InvalidArgument(field, f"{shown} needs one host, like redis://127.0.0.1:6379/0")
+    if number and not (number.isascii() and number.isdigit()):
+        raise InvalidArgument(field, f"{shown}: after the host comes the number of a database")
+    if mark and (
+        scheme.lower() == "redis"
+        or not all(option.startswith("ssl_") for option in options.split("&"))
+    ):
+        raise InvalidArgument(
+            field, f"{shown}: the only options after '?' are those of rediss://, like ssl_ca_certs"
+        )
+
+
+def with_password(url: str, password: str) -> str:
+    """The URL of a PostgreSQL or Redis with a password in it; other URLs take none.
+
+    For the connection only: what people see is the URL without it.
+    """
+    scheme, sep, rest = url.partition("://")
+    if not password or not sep or scheme.lower() not in (*_POSTGRES, *_REDIS):
+        return url
+    authority = _authority(rest)
+    login, _, places = authority.rpartition("@")
+    user = login.partition(":")[0]
+    return f"{scheme}://{user}:{quote(password, safe='')}@{places}{rest[len(authority) :]}"
+
+
+def create_locks(
+    url: str,
+    *,
+    timeout: float = REDIS_TIMEOUT,
+    observer: Observer | None = None,
+    field: str = "redis.url",
+) -> Locks | None:
+    """The locks in the Redis that a URL names, not opened yet; None if it names none."""
+    if not url:
+        return None
+    check_redis_url(url, field)
+    try:
+        from jobqueue.stores.redis.locks import RedisLocks
+    except ModuleNotFoundError as error:
+        raise not_installed(error, field, "redis") from error
+    try:
+        return RedisLocks(url, timeout=timeout, observer=observer)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(field, f"{redact(url)!r}: {redact(str(error))}") from None
+
+
+def not_installed(error: ModuleNotFoundError, field: str, package: str) -> Exception:
+    """What to raise when the client library of a store is missing."""
+    if (error.name or "").split(".")[0] != package:
+        return error  # a defect
+    extra = "postgres" if package == "asyncpg" else package
+    return InvalidArgument(
+        field, f"needs the package {package}, which is not there: pip install 'jobqueue[{extra}]'"
+    )
+
+
 def create_store(
     url: str,
     *,
@@ -108,11 +204,19 @@ def create_store(
     observer: Observer | None = None,
     create: bool = True,
     field: str = "url",
+    locks: Locks | None = None,
+    pool_size: int = POOL_SIZE,
 ) -> Store:
-    """The store a URL names, not opened yet. ``create=False``: its file must exist."""
+    """The store a URL names, not opened yet. ``create=False``: its file must exist.
+
+    ``locks`` and ``pool_size`` are for PostgreSQL: no other store has servers beside it that a
+    lock elsewhere could help with.
+    """
     address = parse_url(url, field, STORES)
     rules = rules or Rules()
     observer = observer or Deaf()
+    if locks is not None and address.scheme != "postgresql":
+        log.warning("redis.url is not used: only a store on PostgreSQL needs it")
     if address.path is not None:
         from jobqueue.stores.sqlite.store import SqliteStore
 
@@ -122,6 +226,12 @@ def create_store(
         from jobqueue.stores.memory import MemoryStore
 
         return MemoryStore(rules=rules, observer=observer)
+    if address.scheme == "postgresql":
+        try:
+            from jobqueue.stores.postgres.store import PostgresStore
+        except ModuleNotFoundError as error:
+            raise not_installed(error, field, "asyncpg") from error
+        return PostgresStore(url, rules=rules, observer=observer, locks=locks, pool_size=pool_size)
     raise InvalidArgument(field, f"{redact(url)!r} names a server, not a store; allowed: {STORES}")
 
 
@@ -145,6 +255,8 @@ def create_backend(
     field: str = "url",
     call_timeout: float = 10.0,
     credentials: Credentials | None = None,
+    locks: Locks | None = None,
+    pool_size: int = POOL_SIZE,
 ) -> Backend:
     """The backend a URL names, not started yet: an engine over a store, or a server's client.
 
@@ -164,5 +276,13 @@ def create_backend(
     from jobqueue.engine.engine import Engine
     from jobqueue.engine.settings import EngineSettings
 
-    store = create_store(url, rules=rules, observer=observer, create=create, field=field)
+    store = create_store(
+        url,
+        rules=rules,
+        observer=observer,
+        create=create,
+        field=field,
+        locks=locks,
+        pool_size=pool_size,
+    )
     return Engine(store, settings or EngineSettings(), observer=observer or Deaf())

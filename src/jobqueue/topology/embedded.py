@@ -16,6 +16,7 @@ from jobqueue.core.job import QueueSpec
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.engine.engine import Engine
 from jobqueue.metrics import Metrics
+from jobqueue.redaction import redact
 from jobqueue.topology import options, security
 from jobqueue.topology.connect import create_store
 from jobqueue.worker.registry import Registry
@@ -40,10 +41,12 @@ class Embedded:
         security.check_exposure(settings, self._access, self._tls)
         self.metrics = Metrics()
         self._store = create_store(
-            settings.db.url,
+            options.db_url(settings),
             rules=options.rules(settings),
             observer=self.metrics,
             field="db.url",
+            locks=options.locks(settings, self.metrics),
+            pool_size=settings.db.pool_size,
         )
         self._engine = Engine(self._store, options.engine(settings), observer=self.metrics)
         self._periodic = options.periodic(settings, self._registry, self._engine)
@@ -70,7 +73,7 @@ class Embedded:
         settings, engine = self._settings, self._engine
         await engine.start()
         await self._create_queues()
-        if settings.worker.concurrency:
+        if options.pool_concurrency(settings):
             self._pool = WorkerRuntime(
                 engine,
                 self._registry,
@@ -124,15 +127,17 @@ class Embedded:
         settings = self._settings
         store = self._store
         log.info(
-            "ready: %s store, %s",
+            "ready: %s store, %s%s",
             store.name,
             "durable" if store.durable else "NOT DURABLE: jobs are lost when this process ends",
+            "" if self._pool else "; no built-in pool: jobs wait for a jq-worker",
             extra={
                 "http": self.http_url,
                 "grpc": self.grpc_target,
                 "store": store.name,
                 "durable": store.durable,
-                "concurrency": settings.worker.concurrency,
+                "redis": redact(settings.redis.url),
+                "concurrency": options.pool_concurrency(settings),
                 "queues": settings.worker.queues,
                 "tls": self._tls is not None,
                 "authentication": self._access.required,

@@ -14,9 +14,12 @@ from jobqueue.api.http.settings import HttpSettings
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend
 from jobqueue.core.job import DEFAULT_QUEUE, Queue
+from jobqueue.core.locks import Locks
+from jobqueue.core.observer import Observer
 from jobqueue.core.store import Rules
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.metrics import Figures, Metrics
+from jobqueue.topology.connect import create_locks, parse_url, with_password
 from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.settings import WorkerSettings
@@ -29,6 +32,29 @@ def rules(settings: Settings) -> Rules:
         key_ttl=settings.queue.key_ttl,
         poison_after=settings.queue.poison_after,
     )
+
+
+def db_url(settings: Settings, url: str | None = None) -> str:
+    """The address of the store with its password: for connecting, not for showing."""
+    return with_password(url or settings.db.url, settings.db.password.get_secret_value())
+
+
+def locks(settings: Settings, observer: Observer, url: str | None = None) -> Locks | None:
+    """The locks in Redis, if one is named."""
+    chosen = with_password(url or settings.redis.url, settings.redis.password.get_secret_value())
+    return create_locks(chosen, timeout=settings.redis.timeout, observer=observer)
+
+
+def pool_concurrency(settings: Settings) -> int:
+    """Jobs that a server's built-in pool runs at once; 0: it has none.
+
+    On PostgreSQL there are other servers, and the pool sees only the workers of its own: without
+    an app it would take jobs from workers that know their tasks. There it must be asked for.
+    """
+    worker = settings.worker
+    asked = bool(worker.app) or "concurrency" in worker.model_fields_set
+    shared = parse_url(settings.db.url, "db.url").scheme == "postgresql"
+    return 0 if shared and not asked else worker.concurrency
 
 
 def queue(settings: Settings, name: str = DEFAULT_QUEUE) -> Queue:

@@ -37,6 +37,7 @@ class RemoteWorker:
         registry: Registry | None = None,
         exec_command: Sequence[str] | None = None,
         credentials: Credentials | None = None,
+        redis_url: str | None = None,
     ) -> None:
         self._settings = settings
         self._url = url
@@ -45,12 +46,15 @@ class RemoteWorker:
         # A store opened here is observed by its engine; behind a server, this worker looks at
         # what passes through its own link.
         self._owns_store = parse_url(url).scheme != "grpc"
+        locks = options.locks(settings, self.metrics, redis_url) if self._owns_store else None
         self._backend = create_backend(
-            url,
+            options.db_url(settings, url),
             settings=options.engine(settings),
             rules=options.rules(settings),
             observer=self.metrics,
             credentials=credentials,
+            locks=locks,
+            pool_size=settings.db.pool_size,
         )
         observer = Deaf() if self._owns_store else self.metrics
         self._dispatch = Metered(self._backend, observer)

@@ -50,7 +50,7 @@ def known(environ: Mapping[str, str]) -> list[Path]:
         links = sorted(_runtime(environ).iterdir())
     except OSError:
         return []
-    return [link.readlink() for link in links if link.is_symlink()]
+    return [link.readlink() for link in links if (link / STATE).exists()]
 
 
 def remember(environ: Mapping[str, str], folder: Path) -> None:

@@ -1,0 +1,1 @@
+"""Redis: locks that advise dispatch on PostgreSQL."""

@@ -1,0 +1,191 @@
+"""Per-job locks in Redis (jq:FR-015): a whole batch in one round trip, advice only.
+
+A lock covers the moment between reading candidates and writing the assignment. It is never
+released by hand: the attempt in its name makes every attempt a new lock, and it runs out by
+itself. When Redis does not answer within the deadline, calls get no advice (None) at once until
+a probe in the background finds it well again, so that an outage slows no claim after the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from importlib import resources
+
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as Disconnected
+from redis.exceptions import TimeoutError as SocketTimeout
+
+from jobqueue.core.job import ComponentHealth
+from jobqueue.core.observer import Deaf, Observer
+from jobqueue.stores.redis.deadline import within
+from jobqueue.stores.redis.wire import Wire
+
+log = logging.getLogger("jobqueue.redis")
+
+TIMEOUT = 0.05
+PREFIX = "{jq}:lock:"
+# Ample for the write that follows, also one that waits for a busy disk or is tried again; short,
+# because after a crash between lock and write nobody else hands these jobs out for so long.
+LIFE = 5.0
+
+_CHUNK = 1000  # names in one call: Redis does nothing else meanwhile, 2.5 ms
+_CONNECT_TIMEOUT = 1.0  # in the background: TLS over a slow link may take its time
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_STEADY = 10.0  # up for so long, the next outage begins with short pauses again
+_MAX_REASON = 200
+_MEANING = "dispatch goes on under PostgreSQL's row locks"
+
+
+class RedisLocks:
+    """Locks of one server process, known by its random token."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        observer: Observer | None = None,
+        timeout: float = TIMEOUT,
+        life: float = LIFE,
+        prefix: str = PREFIX,
+    ) -> None:
+        self._wire = Wire(url)
+        self._observer = observer or Deaf()
+        self._timeout = timeout
+        self._life = max(1, round(life * 1000))
+        self._prefix = prefix
+        self._token = secrets.token_hex(8)
+        self._script = resources.files(__package__).joinpath("take.lua").read_bytes()
+        self._sha = hashlib.sha1(self._script, usedforsecurity=False).hexdigest()
+        self._up = False
+        self._why = "not open"
+        self._changed = 0.0  # when it last went away or came back
+        self._pause = _FIRST_PAUSE
+        self._returning: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """See ``Locks.open``."""
+        if self._up or self._returning is not None:
+            return
+        try:
+            await self._probe()
+        except Exception as error:  # whatever it is, dispatch goes on
+            self._fail(error)
+            await self._leave()
+        else:
+            self._arrive()
+
+    async def close(self) -> None:
+        """See ``Locks.close``."""
+        self._up, self._why = False, "closed"
+        returning, self._returning = self._returning, None
+        if returning is not None:
+            returning.cancel()
+            await asyncio.gather(returning, return_exceptions=True)
+        await self._wire.close()
+
+    async def take(self, names: Sequence[str], wanted: int) -> list[int] | None:
+        """See ``Locks.take``."""
+        if not names or wanted < 1:
+            return []
+        if not self._up:
+            return None
+        won: list[int] = []
+        try:
+            for start in range(0, len(names), _CHUNK):
+                began = time.perf_counter()
+                part = names[start : start + _CHUNK]
+                found = await within(self._timeout, self._ask(part, wanted - len(won)))
+                self._observer.locked("take", time.perf_counter() - began)
+                won += [start + position for position in found] if start else found
+                if len(won) == wanted:
+                    break
+        except Exception as error:  # whatever it is, dispatch goes on
+            self._fail(error)
+            if self._up:
+                await self._leave()
+            return None
+        return won
+
+    def health(self) -> ComponentHealth:
+        """See ``Locks.health``."""
+        where = self._wire.address
+        if self._up:
+            return ComponentHealth("redis", True, where)
+        return ComponentHealth("redis", False, f"{where}: {self._why}; {_MEANING}")
+
+    # -- calls -----------------------------------------------------------------------------
+
+    async def _ask(self, names: Sequence[str], wanted: int) -> list[int]:
+        tail = (1, self._prefix, self._token, wanted, self._life, "\n".join(names))
+        try:
+            won: list[int] = await self._wire.execute("EVALSHA", self._sha, *tail)
+        except NoScriptError:  # restarted, or its scripts were flushed; EVAL loads it for others
+            won = await self._wire.execute("EVAL", self._script, *tail)
+        return won
+
+    async def _probe(self) -> None:
+        """Connect, and take a lock of nobody: a server that refuses writes is no help."""
+        await within(_CONNECT_TIMEOUT, self._wire.connect())
+        await within(self._timeout, self._ask([f"probe:{self._token}"], 1))
+
+    # -- going away and coming back --------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        self._why = self._reason(error)
+        self._observer.lock_failed(_kind(error))
+
+    async def _leave(self) -> None:
+        """Answer None from now on, and look for the server in the background."""
+        now = time.monotonic()
+        if now - self._changed > _STEADY:
+            self._pause = _FIRST_PAUSE
+        self._up, self._changed = False, now
+        self._observer.locks_up(False)
+        log.warning("Redis at %s is away: %s; %s", self._wire.address, self._why, _MEANING)
+        self._returning = asyncio.create_task(self._return(), name="jobqueue-redis-return")
+        await self._wire.drop()
+
+    def _arrive(self) -> None:
+        now = time.monotonic()
+        if self._returning is not None:
+            away = now - self._changed
+            log.info("Redis at %s is back after %.1f s", self._wire.address, away)
+        self._returning = None
+        self._up, self._changed = True, now
+        self._observer.locks_up(True)
+
+    async def _return(self) -> None:
+        while True:
+            # Servers that lost Redis together must not come back together.
+            await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            try:
+                await self._probe()
+            except Exception as error:  # still away, for whatever reason
+                self._fail(error)
+                await self._wire.drop()  # the name may lead to another server next time
+            else:
+                self._arrive()
+                return
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            return f"no answer within {self._timeout * 1000:g} ms"
+        return (str(error) or type(error).__name__)[:_MAX_REASON]
+
+
+def _kind(error: Exception) -> str:
+    """What went wrong, in a few words that a metric can count by."""
+    if isinstance(error, TimeoutError | SocketTimeout):
+        return "timeout"
+    if isinstance(error, ResponseError | AuthenticationError):
+        return "refused"
+    if isinstance(error, Disconnected | OSError):
+        return "connection"
+    return "protocol" if isinstance(error, RedisError) else "other"
