@@ -18,7 +18,7 @@ from tests.cli import mixed_up, processes, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 from tests.services.run import Run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.integration]
+pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.slow]
 MIXED = mixed_up.__file__
 SECRET = "hunter2"
 
