@@ -81,6 +81,21 @@ def test_data_stays_until_it_is_removed(home):
     assert (home.folder / "beside").exists()
 
 
+def test_the_data_of_one_that_is_down_can_be_removed(home):
+    with Foreground(home, "embedded") as up:
+        up.line("Stop:")
+        assert up.stop() == 0
+    assert (home.fleet / "jobqueue.db").exists()
+    named = ("down", "--folder", str(home.fleet))
+    assert home.ctl(*named).returncode == 4
+    assert home.json(*named, "--remove-data")["down"][0]["was"] == "down"
+    assert not home.fleet.exists()
+    home.fleet.mkdir()
+    (home.fleet / "precious").touch()
+    assert home.ctl(*named, "--remove-data").returncode == 4
+    assert (home.fleet / "precious").exists()
+
+
 def test_the_state_is_for_its_owner_only(home):
     home.up("embedded")
     for name in ("state.json", "lock", "logs/server.log", "logs/supervisor.log"):

@@ -41,6 +41,14 @@ FolderOption = Annotated[
     ),
 ]
 
+# For those that look for one that is up.
+UpFolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="The folder it was started in. Default: found.", show_default=False
+    ),
+]
+
 
 def up(
     context: typer.Context,
@@ -108,7 +116,7 @@ def up(
     }
     flags = {path: value for path, value in said.items() if value is not None}
     loaded = config.load(config_file, os.environ, flags)
-    home = (folder or folders.default_folder(os.environ, topology)).absolute()
+    home = (folder or folders.default_folder(os.environ, topology)).resolve()
     layout = wiring(
         Plan(
             folder=home,
