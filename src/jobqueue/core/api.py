@@ -1,4 +1,4 @@
-"""The three APIs that faces, the SDK and workers call. ``Engine`` implements all of them; remote
+"""The APIs that faces, the SDK and workers call. ``Engine`` implements all of them; remote
 clients implement them over gRPC, so that a caller cannot tell the two apart."""
 
 from __future__ import annotations
@@ -74,6 +74,13 @@ class Inbox(Protocol):
         """An operator drains or stops the worker."""
         ...
 
+    def moved(self) -> None:
+        """The worker's latest registration is at another server: nothing more comes here.
+
+        A worker that does listen here connects again.
+        """
+        ...
+
 
 class Link(Protocol):
     """A registered worker's connection."""
@@ -116,6 +123,25 @@ class DispatchApi(Protocol):
 
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
         """Register a worker. Grants no slots yet."""
+        ...
+
+
+class AttendanceApi(Protocol):
+    """What a worker may ask of any server, whichever it is connected to."""
+
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+    ) -> Pulse:
+        """Heartbeat, like ``Link.pulse``. Blocking, from any thread."""
+        ...
+
+    async def leave(self, worker_id: str, incarnation: int) -> None:
+        """Deregister; one that is gone already, or still holds jobs, is no error."""
         ...
 
 
@@ -174,8 +200,8 @@ class OperatorApi(Protocol):
         ...
 
 
-class Backend(ClientApi, OperatorApi, DispatchApi, Protocol):
-    """All three, with a life of its own."""
+class Backend(ClientApi, OperatorApi, DispatchApi, AttendanceApi, Protocol):
+    """All of them, with a life of its own."""
 
     async def start(self) -> None:
         """Connect, or open the store and start the background tasks."""

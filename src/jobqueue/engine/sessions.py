@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 
 from jobqueue.core.api import Inbox
-from jobqueue.core.job import Assignment, WorkerInfo
+from jobqueue.core.job import Assignment, WorkerInfo, WorkerStatus
 from jobqueue.core.store import ALL_QUEUES, Claim
 
 _NOTHING: frozenset[str] = frozenset()
@@ -20,7 +20,17 @@ class Session:
     are the leases delivered and not yet ended, whose number is the worker's load.
     """
 
-    __slots__ = ("_settled", "drained", "free", "held", "inbox", "info", "open", "promised")
+    __slots__ = (
+        "_settled",
+        "drained",
+        "free",
+        "held",
+        "inbox",
+        "info",
+        "open",
+        "promised",
+        "told",
+    )
 
     def __init__(self, info: WorkerInfo, inbox: Inbox) -> None:
         self.info = info
@@ -30,12 +40,19 @@ class Session:
         self.held: set[int] = set()
         self.open = True  # False: drained by an operator, or gone; nothing is promised to it
         self.drained = False  # the worker withdrew its slots; a grant takes that back
+        self.told = WorkerStatus.ONLINE  # what the worker was last told to be
         self._settled = asyncio.Event()
 
     @property
     def takes(self) -> bool:
         """Whether slots of it may be promised."""
         return self.open and not self.drained
+
+    def tell(self, status: WorkerStatus) -> None:
+        """An operator drains or stops the worker."""
+        self.open = False
+        self.told = status
+        self.inbox.set_status(status)
 
     async def settle(self) -> None:
         """Wait until no claim under way can still bring it something."""

@@ -63,6 +63,10 @@ class _Counting:
         """See ``Inbox.set_status``."""
         self._inbox.set_status(status)
 
+    def moved(self) -> None:
+        """See ``Inbox.moved``."""
+        self._inbox.moved()
+
     def lost(self, leases: Sequence[int]) -> None:
         """Forget leases that do not stand any more. In the heartbeat's thread."""
         for lease in leases:

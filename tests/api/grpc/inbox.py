@@ -38,6 +38,9 @@ class RecordingInbox:
         self.statuses.append(status)
         self._changed.set()
 
+    def moved(self) -> None:
+        raise AssertionError("a remote link connects again by itself")
+
     async def until(
         self, condition: Callable[[RecordingInbox], object], within: float = 5.0
     ) -> None:
