@@ -62,15 +62,15 @@ class Replica:
 
     def crash(self) -> None:
         """End what it does by itself, without a word to anybody."""
-        for part in (
-            self.engine._sweeper,
-            self.engine._sweeper._leadership,
-            self.engine._scheduler,
-            self.engine._control,
+        engine = self.engine
+        for task in (
+            engine._sweeper._task,
+            engine._sweeper._leadership._task,
+            engine._scheduler._task,
+            engine._control._task,
         ):
-            task = part._task  # type: ignore[attr-defined]
+            assert task is not None
             task.cancel()
-            part._task = None  # type: ignore[attr-defined]
 
 
 OpenPair = Callable[..., Awaitable[tuple[Replica, Replica]]]
