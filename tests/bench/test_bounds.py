@@ -96,6 +96,9 @@ class Sink:
     def set_status(self, status: object) -> None:
         raise AssertionError("nobody drains")
 
+    def holds(self) -> None:
+        return
+
     def moved(self) -> None:
         raise AssertionError("there is one server")
 

@@ -69,6 +69,9 @@ class Worker:
     def set_status(self, status: WorkerStatus) -> None:
         self.status = status
 
+    def holds(self) -> None:
+        return
+
     def moved(self) -> None:
         self.moves += 1
 

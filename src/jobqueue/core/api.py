@@ -74,6 +74,10 @@ class Inbox(Protocol):
         """An operator drains or stops the worker."""
         ...
 
+    def holds(self) -> Sequence[int] | None:
+        """Every lease that has arrived and whose end was not answered; None: it cannot tell."""
+        ...
+
     def moved(self) -> None:
         """The worker's latest registration is at another server: nothing more comes here.
 
@@ -99,13 +103,18 @@ class Link(Protocol):
         ...
 
     def pulse(
-        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
     ) -> Pulse:
         """Heartbeat. Blocking, from any thread.
 
         ``begun`` are the leases whose execution has begun, told or not: their assignment does not
         time out. ``complete=False``: the loop has not looked at everything delivered, so that a
-        lease that is missing from the list proves nothing.
+        lease that is missing from the list proves nothing. ``fresh``: the list was made after
+        this link was there, so that nothing from before can still be under way.
         """
         ...
 

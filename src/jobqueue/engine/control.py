@@ -82,7 +82,7 @@ class Control:
         for lease in delivered.keys() - {one.lease for one in held}:
             session = delivered[lease]
             if lease in session.held:  # it ended, and not by a report through this session
-                session.held.discard(lease)
+                self._scheduler.relieve(session, [lease])
                 session.inbox.cancel([lease])
 
     def _compare(self, session: Session, worker: Worker | None) -> None:

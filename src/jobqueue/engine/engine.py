@@ -99,7 +99,7 @@ class Engine(OperatorCalls):
             promoted=self._scheduler.wake,
             offline=self._scheduler.dismiss,
         )
-        self._pulses = Pulses(self._store, self._lose)
+        self._pulses = Pulses(self._store, self._scheduler, self._lose)
         self._control = Control(self._store, self._scheduler)
         await self._store.create_queue(dataclasses.replace(self._settings.queue))
         self._store.on_change(self._changed_elsewhere)
@@ -303,6 +303,7 @@ class Engine(OperatorCalls):
             session.open = False  # an operator drained it before it came back
         # What it brings along from another server, or from before a break, is part of its load.
         session.held.update(one.lease for one in await self._store.held(info.id))
+        session.inherited = frozenset(session.held)
         replaced = self._scheduler.sessions.add(session)
         if replaced is not None:
             replaced.open = False
@@ -340,18 +341,23 @@ class Engine(OperatorCalls):
     async def _flush_reports(self, calls: Sequence[ReportCall]) -> list[list[bool]]:
         transitions = [report for call in calls for report in call.reports]
         freed: dict[Session, int] = {}
+        ending: dict[Session, set[int]] = {}
         for call in calls:
             if call.freed and call.session.takes:
                 freed[call.session] = freed.get(call.session, 0) + call.freed
-        outcomes = await self._write(transitions, freed, by_worker=True)
+            ending.setdefault(call.session, set()).update(
+                report.lease
+                for report in call.reports
+                if report.move in ENDING and report.lease is not None
+            )
+        outcomes = await self._write(transitions, freed, ending, by_worker=True)
+        for session, leases in ending.items():
+            self._scheduler.relieve(session, leases)
         answers: list[list[bool]] = []
         start = 0
         for call in calls:
             own = outcomes[start : start + len(call.reports)]
             answers.append([outcome.refusal is None for outcome in own])
-            call.session.held.difference_update(
-                report.lease for report in call.reports if report.move in ENDING
-            )
             start += len(call.reports)
         return answers
 
@@ -375,11 +381,12 @@ class Engine(OperatorCalls):
         self,
         transitions: Sequence[Transition],
         freed: dict[Session, int] | None = None,
+        ending: dict[Session, set[int]] | None = None,
         *,
         by_worker: bool = False,
     ) -> list[Outcome]:
         """The one way to the store's write path: claims ride along, everybody is told."""
-        plan = self._scheduler.plan(freed or {})
+        plan = self._scheduler.plan(freed or {}, ending or {})
         try:
             application = await self._store.apply(transitions, plan.claims)
         except BaseException:
@@ -411,7 +418,7 @@ class Engine(OperatorCalls):
             if outcome.lease is not None and not by_worker:
                 session = self._scheduler.sessions.get(outcome.worker_id)
                 if session is not None:  # its lease ended without it
-                    session.held.discard(outcome.lease)
+                    self._scheduler.relieve(session, [outcome.lease])
                     session.inbox.cancel([outcome.lease])
         for (queue, state), count in entered.items():
             self._observer.entered(queue, state, count)

@@ -62,11 +62,18 @@ class EngineLink:
         return await self._report(ReportCall(self._session, reports, freed))
 
     def pulse(
-        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
     ) -> Pulse:
         """See ``Link.pulse``."""
         info = self._session.info
         answer = self._pulses.beat(info.id, info.incarnation, leases, begun, complete)
+        if fresh and complete and answer.known:
+            before, self._session.inherited = self._session.inherited, frozenset()
+            self._pulses.lose(info.id, [one for one in answer.unlisted if one.lease in before])
         if answer.known and answer.status is not WorkerStatus.ONLINE and self._session.open:
             self._session.open = False  # drained through another process; the answer says so
             self._session.told = answer.status

@@ -309,6 +309,10 @@ class WorkerRuntime:
             log.info("draining", extra={"worker_id": self.settings.id})
             self._spawn(self._withdraw_slots())
 
+    def holds(self) -> Sequence[int]:
+        """Every lease the server counts on."""
+        return list(self._held)
+
     def moved(self) -> None:
         """This link brings nothing more, but it is the one we listen to."""
         self._register_again()

@@ -17,6 +17,7 @@ from jobqueue.core.job import (
     JobQuery,
     JobSpec,
     Page,
+    Pulse,
     Queue,
     QueueSpec,
     QueueStats,
@@ -154,6 +155,19 @@ class FakeBackend:
             self.watchers -= 1
 
     async def connect(self, info: WorkerInfo, inbox: Any) -> Any:
+        raise NotImplementedError
+
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+    ) -> Pulse:
+        raise NotImplementedError
+
+    async def leave(self, worker_id: str, incarnation: int) -> None:
         raise NotImplementedError
 
     async def create_queue(self, spec: QueueSpec) -> Queue:

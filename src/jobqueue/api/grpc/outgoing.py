@@ -57,6 +57,10 @@ class Outgoing:
         self._last().message.status = STATUS_TO_PB[status]
         self._wake.set()
 
+    def holds(self) -> None:
+        """Only the worker's heartbeats tell."""
+        return
+
     def moved(self) -> None:
         """End the stream: the worker is connected elsewhere, or must connect again."""
         self._moved = True

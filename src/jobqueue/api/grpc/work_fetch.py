@@ -34,6 +34,10 @@ class Buffer:
         self.status = status
         self._changed.set()
 
+    def holds(self) -> None:
+        """Only the worker's heartbeats tell."""
+        return
+
     def moved(self) -> None:
         """The worker is registered with another server."""
         self.elsewhere = True

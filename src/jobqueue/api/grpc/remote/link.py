@@ -99,6 +99,7 @@ class RemoteLink:
         self._wake = asyncio.Event()
         self._stream: _Stream | None = None
         self._connected = False
+        self._listed = False  # whether this stream was told what the worker holds
         self._closed = False
         self._limit = MIN_RECEIVE_BYTES
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -147,9 +148,13 @@ class RemoteLink:
                 self._queue.remove(entry)
 
     def pulse(
-        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
     ) -> Pulse:
-        """Heartbeat on a channel of its own, from any thread."""
+        """Heartbeat on a channel of its own, from any thread. The stream tells what is fresh."""
         if self._closed:
             raise Unavailable("the link is closed")
         request = beat_request(self.info.id, self.info.incarnation, leases, begun, complete)
@@ -283,6 +288,7 @@ class RemoteLink:
             self._limit = first.welcome.max_message_bytes
         self._wiring.met = True
         self._credits.reconnect()
+        self._listed = False
         self._connected = True
         if not self._opened.done():
             self._opened.set_result(None)
@@ -303,7 +309,12 @@ class RemoteLink:
             return  # the reader knows why
 
     def _compose(self) -> pb.ConnectRequest | None:
-        """Everything that waits, as one message."""
+        """Everything that waits, as one message; first of all, what the worker brings along."""
+        if not self._listed:
+            self._listed = True
+            leases = self._inbox.holds()
+            if leases is not None:
+                return pb.ConnectRequest(beat=pb.Beat(leases=leases))
         if not (self._queue or self._credits.waiting or (self._drain and not self._drain_sent)):
             return None
         request = pb.ConnectRequest()
