@@ -9,6 +9,7 @@ import pytest
 
 from jobqueue.core.job import ComponentHealth, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.store import Rules
 from jobqueue.engine.watching import Watchers
 from tests.engine.pair import OpenPair, until_true
 from tests.engine.rig import Rig, until
@@ -184,6 +185,56 @@ async def test_a_worker_may_say_goodbye_at_any_server(open_pair: OpenPair):
     assert await two.engine.list_workers() == []
     await until(lambda: one.engine._scheduler.sessions.get("w") is None)
     await two.engine.leave("w", 1)  # no error
+
+
+@pytest.mark.req("jq:FR-021")
+async def test_slots_that_jobs_were_sent_to_in_vain_are_not_given_out_a_second_time(
+    open_pair: OpenPair,
+):
+    """The first server died with jobs on their way to the worker: in the store it has them."""
+    one, two = await open_pair()
+    old = await one.worker(slots=2, concurrency=2)
+    first, second = await one.submit(), await one.submit()
+    arrived, _ = await old.gets(2)  # the other one never got there
+    one.crash()
+    new = await two.worker(slots=1, concurrency=2)
+    third = await two.submit()
+    await asyncio.sleep(0.15)
+    assert new.got == []
+    # What it says on its new link settles it at once.
+    await asyncio.to_thread(new.link.pulse, [arrived.lease], [], True, True)
+    lost = first if arrived.id == second else second
+    assert (await new.gets_one()).id == lost
+    assert len(await two.store.held("w")) == 2
+    assert await new.succeed(arrived, freed=1)
+    assert (await new.gets_one()).id == third
+
+
+async def test_a_first_list_says_nothing_of_what_came_through_the_same_link(open_pair: OpenPair):
+    one, _ = await open_pair()
+    worker = await one.worker(slots=1)
+    job_id = await one.submit()
+    await worker.gets_one()
+    await asyncio.to_thread(worker.link.pulse, [], [], True, True)
+    await asyncio.sleep(0.1)
+    assert (await one.engine.get(job_id)).state is State.ASSIGNED
+
+
+async def test_leases_that_ended_through_another_server_free_their_slots(open_pair: OpenPair):
+    one, two = await open_pair(Rules(assignment_timeout=0.2))
+    one.engine._sweeper._task.cancel()  # type: ignore[union-attr]
+    one.engine._control._task.cancel()  # type: ignore[union-attr]
+    worker = await one.worker(slots=1, concurrency=1)
+    first = await one.submit()
+    assignment = await worker.gets_one()
+    await two.reaches(first, State.FAILED)  # the other one found it overdue
+    second = await two.submit()
+    worker.link.grant(1)
+    await asyncio.sleep(0.1)
+    assert worker.got == []
+    pulse = await asyncio.to_thread(worker.link.pulse, [assignment.lease])
+    assert pulse.lost == [assignment.lease]
+    assert (await worker.gets_one()).id == second
 
 
 # -- waiting ---------------------------------------------------------------------------------

@@ -164,6 +164,43 @@ async def test_a_running_job_when_both_servers_are_away_for_less_or_more_than_th
 
 @pytest.mark.faults
 @pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.req("jq:NFR-006", "jq:NFR-008")
+async def test_a_server_that_stands_still_for_longer_than_any_timeout_does_no_harm_when_it_wakes(
+    site_of,
+):
+    """It led, it had workers, it knew free slots: all of that is another server's by then."""
+    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "3"}
+    site: Site = site_of(servers=2, **settings)
+    servers = [await site.server(number, **NO_POOL) for number in range(2)]
+    for number in range(WORKERS):
+        await site.worker(f"w{number}")
+    load = Load(site)
+    load.start()
+    try:
+        await asyncio.sleep(1.5)
+        servers[0].send_signal(signal.SIGSTOP)
+        await asyncio.sleep(8)
+        servers[0].send_signal(signal.SIGCONT)
+        await asyncio.sleep(2)
+    finally:
+        await load.stop()
+    await settled(site, 60)
+    await site.end()
+    evidence = await evidence_of(
+        site,
+        accepted=load.accepted,
+        told_done=load.told_done,
+        settled=True,
+        dead_letters_allowed=False,
+    )
+    assert_kept(evidence)
+    assert len(load.accepted) > 100
+    assert {evidence.jobs[job_id].state for job_id in load.accepted} == {State.DONE}
+
+
+@pytest.mark.faults
+@pytest.mark.slow
 @pytest.mark.req("jq:FR-023", "jq:FR-024", "jq:NFR-008")
 async def test_shutdown_of_a_worker_through_the_server_that_it_is_not_connected_to(site_of):
     """The words of one server are heard by the other: the worker ends by itself, with status 0."""

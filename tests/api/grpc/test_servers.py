@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobqueue.api.grpc.channel import Dialer
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2, worker_pb2
 from jobqueue.api.grpc.remote.servers import Servers
 from jobqueue.api.grpc.remote.wiring import Wiring
 from jobqueue.core.errors import (
@@ -40,10 +40,11 @@ class Replies:
             return answer()
 
         wiring.call = call  # type: ignore[method-assign,assignment]
-        wiring.heartbeat = lambda *_: answer()  # type: ignore[method-assign,assignment,return-value]
+        wiring.heartbeat = lambda *_: answer()  # type: ignore[method-assign,assignment]
 
     async def call(self, **options: Any) -> Any:
-        return await self.servers.call(lambda at: at.client.GetJob, None, **options)  # type: ignore[arg-type,return-value]
+        request = client_pb2.GetJobRequest()
+        return await self.servers.call(lambda at: at.client.GetJob, request, **options)
 
 
 @pytest.fixture

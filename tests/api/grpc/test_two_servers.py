@@ -329,6 +329,30 @@ async def test_jobs_sent_into_an_old_link_before_it_is_known_to_be_old_come_back
     assert all(await link.report([succeed(job) for job in inbox.jobs]))
 
 
+@pytest.mark.req("jq:FR-021")
+async def test_a_worker_says_at_its_new_server_what_it_has(servers, client, worker_info):
+    """Jobs that a dead server sent to it in vain are handed out again without a heartbeat."""
+    one, two = servers
+    inbox = RecordingInbox()
+    link = await (await client()).connect(worker_info(id="w", concurrency=3), inbox)
+    link.grant(1)
+    (kept,) = await submit(one.engine)
+    await inbox.until(lambda inbox: inbox.jobs)
+    job = inbox.jobs[0]
+    inbox.listed = [job.lease]
+    link.grant(2)
+    await one.engine.until(lambda: one.engine.links[0].granted == 3)
+    one.proxy.half_open = True
+    lost = await submit(one.engine, 2)
+    one.proxy.refuse = True
+    one.proxy.cut_from_client()
+    await inbox.until(lambda inbox: len(inbox.jobs) == 3)
+    assert {one.id for one in inbox.jobs[1:]} == set(lost)
+    assert {one.attempt for one in inbox.jobs[1:]} == {2}
+    assert await link.report([succeed(job)]) == [True]
+    assert (await two.engine.get(kept)).attempt == 1
+
+
 @pytest.mark.req("jq:FR-023", "jq:FR-024")
 async def test_drain_and_shutdown_through_the_server_that_the_worker_is_not_connected_to(
     servers, client, worker_info
