@@ -96,7 +96,9 @@ class Change(enum.Flag):
 
     WORK = enum.auto()  # jobs may be claimable
     ENDED = enum.auto()  # jobs moved on: whoever waits for one should look
-    CONTROL = enum.auto()  # cancel flags; a worker's status or link; who leads
+    # Cancel flags, leases that ended without their worker, a worker's status or registration,
+    # a lead that was given up.
+    CONTROL = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
