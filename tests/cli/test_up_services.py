@@ -135,7 +135,7 @@ def test_interrupted_while_services_start_nothing_stays(home, signals):
         if signals > 1:
             up.line("a second signal kills")
             up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(ups.PATIENCE) == 130
+        assert up.process.wait(ups.PATIENCE) == 130, up.lines
         wait(lambda: not working_in(home.fleet), "nobody works in the folder")
     assert home.json("ps") == {"topologies": []}
     assert not any("Traceback" in line for line in up.lines)
@@ -143,9 +143,15 @@ def test_interrupted_while_services_start_nothing_stays(home, signals):
 
 @pytest.mark.faults
 def test_down_ends_the_services_of_a_killed_background_supervisor(home):
-    env = processes.environment(**home.environ)
-    command = [sys.executable, MIXED, "up", "mixed", "--detach", "--folder", str(home.fleet)]
-    subprocess.run(command, env=env, cwd=home.folder, check=True, timeout=60, capture_output=True)
+    up = subprocess.run(
+        [sys.executable, MIXED, "up", "mixed", "--detach", "--folder", str(home.fleet)],
+        env=processes.environment(**home.environ),
+        cwd=home.folder,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert up.returncode == 0, up.stderr
     running = pids(home)
     supervisor = home.ps()["supervisor_pid"]
     os.kill(supervisor, signal.SIGKILL)
