@@ -69,6 +69,7 @@ class PostgresStore:
     """Jobs in a PostgreSQL database."""
 
     name = "postgresql"
+    parallel = True
 
     def __init__(
         self,

@@ -61,6 +61,7 @@ class SqliteStore:
 
     name = "sqlite"
     durable = True
+    parallel = False
 
     def __init__(
         self,
