@@ -1,12 +1,13 @@
 -- Named statements. A parameter called "now" is the time to use, or NULL for the database's own
--- clock; statements over many jobs take arrays, one entry for each job, in the order of their seq
+-- clock; statements over many jobs take arrays (numbers and ids as text: see statements.py), one entry for each job, in the order of their seq
 -- where rows are locked (two writers that lock in one order cannot wait for each other).
 
 -- name: submit
 -- (new) -> PENDING, for jobs without a key in queues without a capacity. What names another queue
 -- is left out: the caller sees by the counts which. The lock keeps the queue from being deleted.
 -- $1 names of the queues, $2 now; of the jobs: $3 queue, $4 id, $5 type, $6 payload, $7 labels,
--- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay
+-- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay. NULL for an array: no
+-- job says anything; all queues and types are then the first of $1 and $14.
 WITH home AS MATERIALIZED (
     SELECT id, name, max_retries, ttl, timeout FROM queues
     WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
@@ -15,14 +16,15 @@ WITH home AS MATERIALIZED (
 ), r AS (
     INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
                             run_at, created_at)
-    SELECT t.id, q.id, t.type, t.payload, t.labels::json, t.priority,
+    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
+           coalesce(t.priority, 0),
            coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
            coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
-    FROM unnest($3::text[], $4::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
+    FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
                 $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[])
          WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
                               timeout, run_at, delay, n)
-    JOIN home AS q ON q.name = t.queue
+    JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1])
     CROSS JOIN clock AS c
     ORDER BY t.n
     RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
@@ -79,10 +81,11 @@ WITH clock AS MATERIALIZED (
 ), r AS (
     INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
                             run_at, key, created_at)
-    SELECT t.id, q.id, t.type, t.payload, t.labels::json, t.priority,
+    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
+           coalesce(t.priority, 0),
            coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
            coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), t.key, c.now
-    FROM unnest($2::int[], $3::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
+    FROM unnest($2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
                 $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[])
          WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
                               timeout, run_at, delay, key, n)
@@ -158,7 +161,8 @@ CROSS JOIN LATERAL (
 -- wanted, $4 leases, $5 workers, $6 assignment timeout, $7 now. What is locked, or has moved on
 -- since it was read, is left out; so is a queue that was paused meanwhile.
 WITH won AS MATERIALIZED (
-    SELECT l.seq FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS c(seq, attempt, n)
+    SELECT l.seq FROM unnest($1::text::bigint[], $2::text::int[])
+         WITH ORDINALITY AS c(seq, attempt, n)
     JOIN job_live AS l ON l.seq = c.seq
     WHERE l.ready + 0 > 0 AND l.attempt = c.attempt
       AND l.queue + 0 = ANY (ARRAY(SELECT id FROM queues WHERE NOT paused AND NOT deleted))
@@ -166,11 +170,12 @@ WITH won AS MATERIALIZED (
 ), numbered AS MATERIALIZED (
     SELECT seq, (row_number() OVER ())::int AS n FROM won
 ), clock AS MATERIALIZED (
-    SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+    SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now,
+           $4::text::bigint[] AS leases, $5::text::int[] AS workers
 ), u AS (
     UPDATE job_live AS l
     SET state = 2, ready = 0, reason = 2, attempt = l.attempt + 1, version = l.version + 1,
-        lease = ($4::bigint[])[w.n], worker = ($5::int[])[w.n], wake_at = NULL,
+        lease = c.leases[w.n], worker = c.workers[w.n], wake_at = NULL,
         due = c.now + $6::float8, updated_at = c.now
     FROM numbered AS w CROSS JOIN clock AS c WHERE l.seq = w.seq
     RETURNING l.seq, l.queue, l.prio, l.version, l.attempt, l.lease, l.worker, l.retry_count,
@@ -204,7 +209,7 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), d AS (
     DELETE FROM job_live AS l
-    USING unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::float8[])
+    USING unnest($1::text::bigint[], $2::text::bigint[], $3::bytea[], $4::float8[])
           WITH ORDINALITY AS t(seq, lease, result, ran_for, n), clock AS c
     WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 IN (2, 3) AND NOT l.cancel
     RETURNING l.seq, l.id, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker,
@@ -245,7 +250,7 @@ WITH clock AS MATERIALIZED (
     SET state = 3, reason = 3, version = l.version + 1, expires_at = NULL,
         started_at = c.now - coalesce(t.ran_for, 0), due = c.now + l.timeout + $4::float8,
         updated_at = c.now
-    FROM unnest($1::bigint[], $2::bigint[], $3::float8[])
+    FROM unnest($1::text::bigint[], $2::text::bigint[], $3::float8[])
          WITH ORDINALITY AS t(seq, lease, ran_for, n), clock AS c
     WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 = 2
     RETURNING t.n, l.seq, l.id, l.queue, l.version, l.attempt, l.worker, l.updated_at

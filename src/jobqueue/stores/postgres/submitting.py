@@ -10,7 +10,7 @@ from jobqueue.core.errors import NotFound, QueueFull
 from jobqueue.core.job import NewJob, SubmitResult
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres.heads import Heads
-from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.statements import SQL, array, said
 
 
 class Submitting:
@@ -66,8 +66,9 @@ class Submitting:
             SQL["submit"],
             names,
             self._now,
-            [spec.queue for spec in specs],
+            None if len(names) == 1 else [spec.queue for spec in specs],
             *self._columns(places),
+            specs[0].type,
         )
         found = set()
         count = 0
@@ -87,20 +88,20 @@ class Submitting:
                 left.append(n)
         return left
 
-    def _columns(self, places: list[int]) -> list[list[Any]]:
+    def _columns(self, places: list[int]) -> list[Any]:
         jobs = [self._jobs[n] for n in places]
         specs = [job.spec for job in jobs]
         return [
-            [job.id for job in jobs],
-            [spec.type for spec in specs],
+            array(job.id for job in jobs),
+            said([spec.type for spec in specs], specs[0].type),
             [spec.payload for spec in specs],
-            [json.dumps(dict(spec.labels)) if spec.labels else None for spec in specs],
-            [spec.priority for spec in specs],
-            [spec.max_retries for spec in specs],
-            [spec.ttl for spec in specs],
-            [spec.timeout for spec in specs],
-            [spec.run_at for spec in specs],
-            [spec.delay for spec in specs],
+            said([json.dumps(dict(spec.labels)) if spec.labels else None for spec in specs]),
+            said([spec.priority for spec in specs], 0),
+            said([spec.max_retries for spec in specs]),
+            said([spec.ttl for spec in specs]),
+            said([spec.timeout for spec in specs]),
+            said([spec.run_at for spec in specs]),
+            said([spec.delay for spec in specs]),
         ]
 
     def _wrote(self, head: tuple[int, int], first: int) -> None:
@@ -144,6 +145,7 @@ class Submitting:
             [homes[jobs[n].spec.queue][0] for n in admitted],
             *self._columns(admitted),
             [jobs[n].spec.key for n in admitted],
+            jobs[admitted[0]].spec.type,
         )
         for queue, _, rank, first, _ in rows:
             self._wrote((queue, rank), first)
