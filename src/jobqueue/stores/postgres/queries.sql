@@ -45,6 +45,71 @@ SELECT r.queue, (SELECT name FROM home WHERE home.id = r.queue), 9 - r.priority,
        count(*)
 FROM r GROUP BY r.queue, r.priority
 
+-- name: hand_off
+-- (new) -> PENDING, and at once -> ASSIGNED where a slot is given and nothing else waits in the
+-- queue: that is looked at here, not believed. As "submit", and $15 leases, $16 workers (0 = no
+-- slot), $17 assignment timeout. One row for each job.
+WITH home AS MATERIALIZED (
+    SELECT id, name, max_retries, ttl, timeout,
+           NOT paused AND NOT EXISTS (
+               SELECT FROM job_live AS l WHERE l.queue = queues.id AND l.ready > 0) AS idle
+    FROM queues
+    WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
+), clock AS MATERIALIZED (
+    SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), t AS MATERIALIZED (
+    SELECT * FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
+                         $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
+                         $13::float8[], $15::text::bigint[], $16::text::int[])
+    WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl, timeout,
+                         run_at, delay, lease, worker, n)
+), r AS (
+    INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
+                            run_at, created_at)
+    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
+           coalesce(t.priority, 0), coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
+           coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
+    FROM t JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1]) CROSS JOIN clock AS c
+    ORDER BY t.n
+    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
+), g AS MATERIALIZED (
+    SELECT r.*, h.name, h.idle AND t.lease > 0 AS given, t.lease, t.worker
+    FROM r JOIN t ON t.id = r.id JOIN home AS h ON h.id = r.queue
+), l AS (
+    INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt,
+                          retry_count, max_retries, timeout, run_at, expires_at, wake_at,
+                          updated_at, lease, worker, due)
+    SELECT seq, id, queue, 9 - priority,
+           CASE WHEN given OR run_at > created_at THEN 0 ELSE 1 END,
+           CASE WHEN given THEN 2 ELSE 1 END, CASE WHEN given THEN 2 ELSE 1 END,
+           CASE WHEN given THEN 2 ELSE 1 END, CASE WHEN given THEN 1 ELSE 0 END, 0, max_retries,
+           timeout, run_at, created_at + ttl,
+           CASE WHEN NOT given THEN
+               least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl) END,
+           created_at, CASE WHEN given THEN lease END, CASE WHEN given THEN worker END,
+           CASE WHEN given THEN created_at + $17::float8 END
+    FROM g
+), e AS (
+    INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
+    SELECT g.seq, (SELECT pg_current_xact_id()::text::bigint), g.created_at, v.step, v.step - 1,
+           CASE WHEN v.step = 2 THEN g.worker END, v.from_state, v.step, v.step
+    FROM g JOIN (VALUES (1, NULL::smallint), (2, 1::smallint)) AS v(step, from_state)
+         ON v.step = 1 OR g.given
+), c AS (
+    INSERT INTO queue_tally (queue, pending, assigned)
+    SELECT queue, count(*) FILTER (WHERE NOT given), count(*) FILTER (WHERE given)
+    FROM g GROUP BY queue
+)
+SELECT id, seq, queue, name, 9 - priority, given, lease, max_retries, timeout, ttl, created_at
+FROM g
+
+-- name: handed_off
+-- After a hand-off whose answer was lost: what of it was given.
+SELECT l.id, l.seq, l.queue, q.name, l.prio, true, l.lease, l.max_retries, l.timeout,
+       r.ttl, r.created_at
+FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq JOIN queues AS q ON q.id = l.queue
+WHERE l.worker = ANY ($1::int[]) AND l.lease = ANY ($2::bigint[])
+
 -- name: homes
 -- The queues of a batch that takes the long way; a bounded one admits one batch at a time.
 SELECT id, name, capacity FROM queues
