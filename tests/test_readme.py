@@ -139,12 +139,14 @@ def test_the_shell_blocks_work_in_order(desk: Path, server: tuple[int, int]) -> 
         """
         outputs.append(run(["bash", "-c", textwrap.dedent(prelude) + text], desk))
     print(*outputs, sep="\n")
-    over_http, shell, workers = outputs
+    over_http, shell, workers, fleet = outputs
     assert '"job_id"' in over_http
     assert "DONE" in shell
     assert "SUCCEEDED" in shell
     assert '"to": "a@b.c"' in workers
     assert "worker stopped" in workers
+    assert "embedded is up" in fleet
+    assert "is down (it was up)" in fleet
 
 
 def test_the_commands_it_names_exist() -> None:

@@ -25,7 +25,7 @@ class Service:
     packages: tuple[str, ...]  # of Debian and Ubuntu
     client: str  # the Python module that tests talk to it with
     units: tuple[str, ...] = ()  # what its packages let the system start at boot
-    settings: Mapping[str, str] = field(default_factory=dict)  # of the server that tests share
+    settings: Mapping[str, str] = field(default_factory=dict)  # of tests' servers
 
     @property
     def how_to_get(self) -> str:
@@ -47,8 +47,9 @@ SERVICES = {
             packages=("postgresql",),
             client="asyncpg",
             # fsync stays on: stores warn when it is off, and tests must not show what only holds
-            # without it. It costs little where the folder is in memory (places.py).
-            settings={"max_wal_size": "256MB"},
+            # without it. It costs little where the folder is in memory (places.py). Shared memory
+            # is made of files in the folder, too: a server that is killed leaves nothing elsewhere.
+            settings={"max_wal_size": "256MB", "dynamic_shared_memory_type": "mmap"},
         ),
         Service(
             name="redis",

@@ -142,6 +142,7 @@ def _claim(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise Refused(f"{folder} belongs to somebody else: choose another with --folder")
+    folder.chmod(0o755)  # whatever the umask says: servers run as somebody else
 
 
 def stop(services: Sequence[Service], args: argparse.Namespace) -> int:

@@ -112,13 +112,13 @@ def redis_url(services: Run) -> str:
 
 @pytest.fixture
 def own_postgres(services: Run) -> Iterator[OwnPostgres]:
-    """`own_postgres(**settings)` is a PostgreSQL of the test's own, running and empty."""
+    """`own_postgres(settings)` is a PostgreSQL of the test's own, running and empty."""
     yield from _own("postgres", services)
 
 
 @pytest.fixture
 def own_redis(services: Run) -> Iterator[OwnRedis]:
-    """`own_redis(**settings)` is a Redis of the test's own, running and empty."""
+    """`own_redis(settings)` is a Redis of the test's own, running and empty."""
     yield from _own("redis", services)
 
 

@@ -11,15 +11,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from tests.services import catalog, guardian, schema
+from tests.services import catalog, guardian
 from tests.services.catalog import SERVICES, Service
-from tests.services.databases import Databases
 from tests.services.places import end_all, places
+
+if TYPE_CHECKING:
+    from tests.services.databases import Databases
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,11 @@ class Run:
 
     @cached_property
     def databases(self) -> Databases:
-        databases = Databases(self.address("postgres"), self.place.token)
+        address = self.address("postgres")
+        from tests.services import schema  # its client may be missing: then we did not come here
+        from tests.services.databases import Databases
+
+        databases = Databases(address, self.place.token)
         with self._one_at_a_time("template"):
             databases.make_template(schema.prepare)
         return databases
@@ -80,7 +86,7 @@ class Run:
             self._missing(service, f"{name} is not installed here, and this test ends its server")
         self._look_after()
         folder = self.place.folder / f"{name}-{secrets.token_hex(4)}"
-        return service.server(folder, settings)
+        return service.server(folder, {**service.settings, **settings})
 
     def need(self, name: str) -> Service:
         """Skip the test, or fail it, where the service cannot be had."""
@@ -108,13 +114,17 @@ class Run:
     def end(self) -> None:
         """For the owner: nobody needs anything any more."""
         named = self._environment.get(SERVICES["postgres"].variable)
-        if named and (self.place.folder / "template.lock").exists():
-            databases = Databases(named, self.place.token)
-            try:
-                databases.drop_all()
-            finally:
-                databases.close()
-        end_all(self.place.folder)
+        try:
+            if named and (self.place.folder / "template.lock").exists():
+                from tests.services.databases import Databases
+
+                databases = Databases(named, self.place.token)
+                try:
+                    databases.drop_all()
+                finally:
+                    databases.close()
+        finally:
+            end_all(self.place.folder)
 
     def _look_after(self) -> None:
         with self._one_at_a_time("guardian") as is_first:
@@ -125,8 +135,8 @@ class Run:
     def _one_at_a_time(self, what: str) -> Iterator[bool]:
         """Among the processes of the run. Tells whether this is the first time."""
         self.place.folder.mkdir(exist_ok=True)
+        self.place.folder.chmod(0o755)  # whatever the umask says: servers run as somebody else
         with (self.place.folder / f"{what}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            is_first = lock.tell() == 0
-            yield is_first
+            yield os.fstat(lock.fileno()).st_size == 0
             lock.write("done\n")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,27 +18,34 @@ from jobqueue.core.store import Rules
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests.stores.children import Child
 from tests.stores.driver import Driver
-from tests.stores.every import STORES
+from tests.stores.every import NAMES, STORES, Places
 
 OpenDriver = Callable[..., Awaitable[Driver]]
 Opened = Callable[..., Awaitable[SqliteStore]]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=NAMES)
 def store_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture
+def places(request: pytest.FixtureRequest, store_name: str, tmp_path: Path) -> Iterator[Places]:
+    made = Places(request, store_name, tmp_path)
+    yield made
+    made.close()
+
+
 @pytest_asyncio.fixture
-async def open_driver(store_name: str, tmp_path: Path) -> AsyncIterator[OpenDriver]:
+async def open_driver(store_name: str, places: Places) -> AsyncIterator[OpenDriver]:
     """Open a store under its own rules, with the queue ``q``. What it did is judged at the end."""
     drivers: list[Driver] = []
 
     async def open_one(rules: Rules | None = None, **queue: object) -> Driver:
         clock = ManualClock()
         rules = rules or Rules()
-        store = STORES[store_name](tmp_path / f"{len(drivers)}.db", rules, clock)
+        store = STORES[store_name](places.new, rules, clock)
         driver = Driver(store, clock, rules)
         drivers.append(driver)
         await store.open()

@@ -4,13 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from jobqueue.core.clock import Clock
 from jobqueue.core.store import Rules, Store
 from jobqueue.stores.memory import MemoryStore
+from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.sqlite.store import SqliteStore
+from tests.services.run import Run
 
-STORES: dict[str, Callable[[Path, Rules, Clock], Store]] = {
-    "memory": lambda path, rules, clock: MemoryStore(rules=rules, clock=clock),
-    "sqlite": lambda path, rules, clock: SqliteStore(str(path), rules=rules, clock=clock),
+Where = Callable[[], Any]
+"""Makes a new, empty place for a store."""
+
+STORES: dict[str, Callable[[Where, Rules, Clock], Store]] = {
+    "memory": lambda where, rules, clock: MemoryStore(rules=rules, clock=clock),
+    "sqlite": lambda where, rules, clock: SqliteStore(where(), rules=rules, clock=clock),
+    "postgres": lambda where, rules, clock: PostgresStore(where(), rules=rules, clock=clock),
 }
+
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.integration] if name == "postgres" else [])
+    for name in STORES
+]
+
+
+class Places:
+    """Files or databases for the stores of one test; the databases are dropped at the end."""
+
+    def __init__(self, request: pytest.FixtureRequest, store_name: str, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self._run: Run | None = None
+        self._made: list[str] = []
+        if store_name == "postgres":
+            self._run = request.getfixturevalue("services")
+
+    def new(self) -> Any:
+        """A place where nothing is yet."""
+        if self._run is None:
+            self._count += 1
+            return str(self._folder / f"{self._count}.db")
+        name = self._run.databases.create(empty=False)
+        self._made.append(name)
+        return self._run.databases.dsn(name)
+
+    def close(self) -> None:
+        """Drop what was made."""
+        for name in self._made:
+            assert self._run is not None
+            self._run.databases.drop(name)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +14,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import Rules
 from tests.stores.driver import NO_BACKOFF, Driver, spec
-from tests.stores.every import STORES
+from tests.stores.every import STORES, Places
 from tests.stores.model import Model, ModelJob
 
 RULES = Rules(assignment_timeout=6.0, poison_after=3, key_ttl=25.0, watchdog_grace=1.0)
@@ -160,9 +158,9 @@ class Machine:
         ), expected
 
 
-async def run(store_name: str, folder: Path, operations: list[tuple[str, int, int]]) -> None:
+async def run(store_name: str, places: Places, operations: list[tuple[str, int, int]]) -> None:
     clock = ManualClock()
-    driver = Driver(STORES[store_name](folder / "jobs.db", RULES, clock), clock, RULES)
+    driver = Driver(STORES[store_name](places.new, RULES, clock), clock, RULES)
     await driver.store.open()
     try:
         await driver.queue("q")
@@ -178,9 +176,11 @@ async def run(store_name: str, folder: Path, operations: list[tuple[str, int, in
 
 
 @pytest.mark.req("jq:FR-009", "jq:FR-010")
-@pytest.mark.parametrize("store_name", STORES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(operations=OPERATIONS)
-def test_a_store_does_what_the_model_does(store_name: str, operations):
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(run(store_name, Path(folder), operations))
+def test_a_store_does_what_the_model_does(store_name: str, places: Places, operations):
+    asyncio.run(run(store_name, places, operations))

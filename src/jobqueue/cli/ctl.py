@@ -10,7 +10,16 @@ from typing import Annotated
 
 import typer
 
-from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
+from jobqueue.cli import (
+    ctl_dlq,
+    ctl_down,
+    ctl_job,
+    ctl_ps,
+    ctl_queue,
+    ctl_status,
+    ctl_up,
+    ctl_worker,
+)
 from jobqueue.cli.program import VersionOption, examples, run_program
 from jobqueue.cli.session import (
     Format,
@@ -27,6 +36,7 @@ app = typer.Typer(
     help="Submit jobs and operate the queue. The environment variable JQ_API_KEY is shown to the"
     " server; JQ_TLS_CA, JQ_TLS_CERT and JQ_TLS_KEY give defaults for the --tls flags.",
     epilog=examples(
+        "jq-ctl up embedded   [dim](starts a server on this machine)[/dim]",
         "jq-ctl status",
         'jq-ctl job submit default \'{"hello": "world"}\' --type echo --wait',
         "jq-ctl job list --status DEAD_LETTERED --output json",
@@ -41,6 +51,9 @@ app.add_typer(ctl_queue.app, name="queue")
 app.add_typer(ctl_worker.app, name="worker")
 app.add_typer(ctl_dlq.app, name="dlq")
 app.command("status", epilog=ctl_status.EXAMPLES)(ctl_status.status)
+app.command("up", epilog=ctl_up.EXAMPLES)(ctl_up.up)
+app.command("ps", epilog=ctl_ps.EXAMPLES)(ctl_ps.ps)
+app.command("down", epilog=ctl_down.EXAMPLES)(ctl_down.down)
 
 
 @app.callback()

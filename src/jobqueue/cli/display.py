@@ -37,11 +37,22 @@ _STYLES = {
     "failing": "red",
     "unreachable": "red",
     "paused": "yellow",
+    "waiting": "dim",
+    "starting": "cyan",
+    "restarting": "yellow",
+    "given up": "red",
+    "stopping": "yellow",
+    "stopped": "dim",
 }
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 86_400
 _GAP = 3  # between the columns of a table
+
+
+def style_of(cell: str) -> str:
+    """How a word that stands for a state is shown."""
+    return _STYLES.get(cell, "")
 
 
 def on_terminal() -> bool:

@@ -204,7 +204,8 @@ class Store(Protocol):
         ...
 
     async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
-        """Read events in the order they were committed, from a position on."""
+        """Read events as they were committed, from a position on: none is skipped, none comes
+        twice, and each job's come in their order. Jobs of one page may come in any."""
         ...
 
     async def delete_job(self, job_id: str) -> State | None:

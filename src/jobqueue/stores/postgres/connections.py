@@ -71,9 +71,13 @@ async def connect(dsn: str, settings: Mapping[str, str]) -> Connection:
         max_cached_statement_lifetime=0,
         server_settings={"application_name": "jobqueue", **settings},
     )
-    row = await raw.fetchrow(
-        "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-    )
+    try:
+        row = await raw.fetchrow(
+            "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+        )
+    except BaseException:
+        raw.terminate()
+        raise
     return Connection(raw, Backend(*row))
 
 

@@ -426,15 +426,24 @@ FROM job_record AS r JOIN job_event AS e ON e.seq = r.seq JOIN queues AS q ON q.
 LEFT JOIN worker_name AS w ON w.id = e.worker
 WHERE r.seq = $1 ORDER BY e.version
 
--- name: events_after
--- In the order of the transactions that wrote them, as far as all earlier ones have ended.
-SELECT e.xid, e.seq, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name,
+-- name: snapshot
+-- What has been committed by now, in numbers: everything below the first, nothing from the second
+-- on, and in between all but the list.
+SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
+       ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s) AS x)
+FROM pg_current_snapshot() AS s
+
+-- name: events_between
+-- What became visible between two snapshots ($1-$3 the earlier, $4-$6 the later), from ($7, $8)
+-- on: a transaction that stays open holds up nothing but its own events.
+SELECT e.seq, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name,
        e.detail, q.name
 FROM job_event AS e JOIN job_record AS r ON r.seq = e.seq JOIN queues AS q ON q.id = r.queue
 LEFT JOIN worker_name AS w ON w.id = e.worker
-WHERE e.xid >= $1 AND (e.xid, e.seq, e.version) > ($1::bigint, $2::bigint, $3::int)
-  AND e.xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-ORDER BY e.xid, e.seq, e.version LIMIT $4
+WHERE e.xid >= $1::bigint AND (e.xid >= $2::bigint OR e.xid = ANY ($3::bigint[]))
+  AND (e.xid < $4::bigint OR e.xid < $5::bigint AND e.xid <> ALL ($6::bigint[]))
+  AND (e.seq, e.version) > ($7::bigint, $8::int)
+ORDER BY e.seq, e.version LIMIT $9
 
 -- name: remove
 -- Jobs that ended, with their history. Inside a transaction that says that it is retention.
@@ -502,20 +511,17 @@ SELECT id, name FROM n UNION SELECT id, name FROM worker_name WHERE name = ANY (
 SELECT id, name FROM worker_name WHERE id = ANY ($1::int[])
 
 -- name: register_worker
--- A reconnect of the same incarnation does not undo an operator's drain. Returns the incarnation
--- before.
-WITH before AS (SELECT incarnation FROM workers WHERE id = $1 FOR UPDATE)
-INSERT INTO workers AS w (id, incarnation, hostname, pid, concurrency, queues, version, status,
-                          registered_at, last_seen)
-SELECT $1, $2, $3, $4, $5, $6, $7, 'ONLINE', c.now, c.now
+-- A reconnect of the same incarnation does not undo an operator's drain.
+INSERT INTO workers AS w (id, incarnation, hostname, pid, concurrency, queues, version, link,
+                          status, registered_at, last_seen)
+SELECT $1, $2, $3, $4, $5, $6, $7, $9, 'ONLINE', c.now, c.now
 FROM (SELECT coalesce(to_timestamp($8::float8), clock_timestamp()) AS now) AS c
 ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = excluded.hostname,
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
-    version = excluded.version, registered_at = excluded.registered_at,
-    last_seen = excluded.last_seen,
+    version = excluded.version, link = excluded.link,
+    registered_at = excluded.registered_at, last_seen = excluded.last_seen,
     status = CASE WHEN w.incarnation = excluded.incarnation AND w.status <> 'OFFLINE'
                   THEN w.status ELSE 'ONLINE' END
-RETURNING (SELECT incarnation FROM before)
 
 -- name: beat
 UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestamp())
@@ -524,8 +530,7 @@ WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' RETURNING status
 -- name: held
 SELECT l.seq, l.lease, w.name, l.state, l.cancel
 FROM job_live AS l JOIN worker_name AS w ON w.id = l.worker
-WHERE l.worker IS NOT NULL AND ($1::text IS NULL
-      OR l.worker = (SELECT id FROM worker_name WHERE name = $1))
+WHERE l.worker IS NOT NULL
 
 -- name: held_by
 SELECT l.seq, l.lease, $1::text, l.state, l.cancel FROM job_live AS l
@@ -541,7 +546,7 @@ WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 = 2
 UPDATE workers SET status = $2 WHERE id = $1 RETURNING id
 
 -- name: workers
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.status,
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.status,
        extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0)
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id

@@ -27,7 +27,6 @@ _DEAD_JOBS = (
     " FROM job_dead AS d JOIN job_record AS r ON r.seq = d.seq"
     f" LEFT JOIN job_live AS l ON l.seq = r.seq{_QUEUE}"
 )
-_SEQ_BITS, _VERSION_BITS = 64, 32
 
 
 async def find(db: Any, job_id: str) -> int | None:
@@ -85,19 +84,7 @@ async def history(db: Any, job_id: str) -> list[Event]:
     seq = await find(db, job_id)
     if seq is None:
         return []
-    return [_event(row) for row in await db.fetch(SQL["history"], seq)]
-
-
-async def events_after(db: Any, position: int, limit: int) -> list[tuple[int, Event]]:
-    """Events in the order of their transactions; a position is the last one's key in one number."""
-    version = position & ((1 << _VERSION_BITS) - 1)
-    seq = (position >> _VERSION_BITS) & ((1 << _SEQ_BITS) - 1)
-    xid = position >> (_SEQ_BITS + _VERSION_BITS)
-    rows = await db.fetch(SQL["events_after"], xid, seq, version, limit)
-    return [
-        (((row[0] << _SEQ_BITS | row[1]) << _VERSION_BITS) | row[3], _event(row[2:]))
-        for row in rows
-    ]
+    return [event_row(row) for row in await db.fetch(SQL["history"], seq)]
 
 
 async def stats(db: Any, name: str | None) -> list[QueueStats]:
@@ -158,7 +145,8 @@ def _job(row: Any) -> Job:
     )
 
 
-def _event(row: Any) -> Event:
+def event_row(row: Any) -> Event:
+    """An event from its columns."""
     job_id, version, before, after, reason, at, attempt, worker, detail, queue = row
     return Event(
         str(job_id),
@@ -205,8 +193,8 @@ def read_weights(column: str | None) -> dict[int, int] | None:
 
 
 def _worker(row: Any) -> Worker:
-    (worker_id, incarnation, hostname, pid, concurrency, queues, version, status, registered_at,
-     last_seen, running) = row  # fmt: skip
+    (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, status,
+     registered_at, last_seen, running) = row  # fmt: skip
     info = WorkerInfo(
         id=worker_id,
         incarnation=incarnation,
@@ -215,6 +203,7 @@ def _worker(row: Any) -> Worker:
         concurrency=concurrency,
         queues=tuple(queues),
         version=version,
+        link=link,
     )
     return Worker(
         info=info,

@@ -14,9 +14,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
+import asyncpg
+
+from jobqueue.core.errors import Internal, JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.observer import Observer
-from jobqueue.stores.postgres.connections import Backend, Connections, dispel
+from jobqueue.stores.postgres.connections import Backend, Connection, Connections, dispel
 from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -36,7 +38,10 @@ class Runner:
 
     async def read(self, connections: Connections, name: str, work: Work[T]) -> T:
         """Run what changes nothing; repeated as long as there is patience."""
-        return await self.write(connections, name, work, again=work)
+        try:
+            return await self.write(connections, name, work, again=work)
+        except OutcomeUnknown as error:
+            raise Unavailable(error.message) from error
 
     async def write(
         self,
@@ -47,44 +52,51 @@ class Runner:
     ) -> T:
         """Run a write. ``again`` takes over once an answer was lost."""
         began = time.perf_counter()
-        deadline = time.monotonic() + self._patience
-        clashes = 0
-        lost: Backend | None = None
-        doubt: BaseException | None = None  # an answer was lost, and nothing has settled it yet
         try:
-            while True:
-                try:
-                    if lost is not None:
-                        await dispel(connections, lost)
-                        lost = None
-                    async with connections.use(max(0.0, deadline - time.monotonic())) as borrowed:
-                        try:
-                            return await (work if doubt is None else again or work)(borrowed.raw)
-                        except LOST as error:
-                            lost, doubt = borrowed.backend, error
-                            raise
-                except JobQueueError:
-                    if doubt is not None and again is None:
-                        raise _unknown(doubt) from doubt
-                    raise
-                except UNDONE as error:
-                    clashes += 1
-                    if clashes >= _CLASHES:
-                        raise unavailable(error) from error
-                    await asyncio.sleep(random.uniform(0, 0.002 * 2**clashes))
-                except REFUSED as error:
-                    raise unavailable(error) from error
-                except LOST as error:
-                    if again is None:
-                        raise _unknown(error) from error
-                    if time.monotonic() >= deadline:
-                        raise _unknown(error) from error
-        except Unavailable:
-            if doubt is not None and work is not again:
-                raise _unknown(doubt) from doubt
-            raise
+            return await self._write(connections, work, again)
         finally:
             self._observer.queried(name, time.perf_counter() - began)
+
+    async def _write(self, connections: Connections, work: Work[T], again: Work[T] | None) -> T:
+        deadline = time.monotonic() + self._patience
+        clashes = 0
+        lost: Backend | None = None  # may still be at work
+        doubt: BaseException | None = None  # an answer was lost, and nothing has settled it yet
+        while True:
+            try:
+                if lost is not None:
+                    await dispel(connections, lost)
+                    lost = None
+                async with connections.use(max(0.0, deadline - time.monotonic())) as borrowed:
+                    try:
+                        return await (work if doubt is None else again or work)(borrowed.raw)
+                    except LOST as error:
+                        if isinstance(error, asyncpg.InterfaceError):
+                            _check_lost(error, borrowed)
+                        lost, doubt = borrowed.backend, error
+                        if again is None or time.monotonic() >= deadline:
+                            raise _unknown(error) from error
+            except UNDONE as error:
+                clashes += 1
+                if clashes >= _CLASHES:
+                    raise _verdict(doubt, error) from error
+                await asyncio.sleep(random.uniform(0, 0.002 * 2**clashes))
+            except Unavailable as error:
+                raise _verdict(doubt, error) from error
+            except REFUSED as error:
+                raise _verdict(doubt, error) from error
+
+
+def _check_lost(error: BaseException, borrowed: Connection) -> None:
+    """The client library also speaks of our own mistakes by this name."""
+    if not borrowed.raw.is_closed():
+        raise Internal(f"PostgreSQL: {error}") from error
+
+
+def _verdict(doubt: BaseException | None, error: BaseException) -> JobQueueError:
+    if doubt is not None:
+        return _unknown(doubt)
+    return error if isinstance(error, Unavailable) else unavailable(error)
 
 
 def _unknown(error: BaseException) -> OutcomeUnknown:

@@ -48,6 +48,7 @@ from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.applying import Applying
 from jobqueue.stores.postgres.claiming import Board, Claiming, Home
 from jobqueue.stores.postgres.connections import FIXED_PLANS, READING, Connections
+from jobqueue.stores.postgres.following import events_after
 from jobqueue.stores.postgres.heads import Head, Heads
 from jobqueue.stores.postgres.migrate import migrate
 from jobqueue.stores.postgres.notices import Listener, Speaker, returned
@@ -413,7 +414,7 @@ class PostgresStore:
 
     async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
         """See ``Store.events_after``."""
-        return await self._read("events_after", lambda db: reads.events_after(db, position, limit))
+        return await self._read("events_after", lambda db: events_after(db, position, limit))
 
     async def delete_job(self, job_id: str) -> State | None:
         """See ``Store.delete_job``."""
@@ -571,9 +572,12 @@ class PostgresStore:
         async def work(db: Any) -> list[Held]:
             async with db.transaction():
                 before = await db.fetchval(
+                    "SELECT incarnation FROM workers WHERE id = $1 FOR UPDATE", info.id
+                )
+                await db.execute(
                     SQL["register_worker"],
                     info.id, info.incarnation, info.hostname, info.pid, info.concurrency,
-                    list(info.queues), info.version, now,
+                    list(info.queues), info.version, now, info.link,
                 )  # fmt: skip
                 if before is None or before == info.incarnation:
                     return []

@@ -239,7 +239,7 @@ class PrivateServer(ABC):
 
     def _prepare_folder(self) -> None:
         """Only `data` becomes the server's: what root writes stays out of others' folders."""
-        self.data.mkdir(parents=True, exist_ok=True)
+        self.data.mkdir(exist_ok=True)
         if runs_as := self._account():
             self.folder.chmod(0o755)
             if blocked := runs_as.unreachable(self.folder):
@@ -271,9 +271,17 @@ class PrivateServer(ABC):
             return None
         return int(found[1]) if found else None
 
+    def _make_folder(self) -> None:
+        """Whatever the umask says, the server's user can pass what is made here."""
+        missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            if account.is_root():
+                path.chmod(0o755)
+
     @contextlib.contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

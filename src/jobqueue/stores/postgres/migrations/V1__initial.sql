@@ -165,6 +165,7 @@ CREATE TABLE workers (
     concurrency   int NOT NULL,
     queues        text[] NOT NULL,
     version       text NOT NULL,
+    link          bigint NOT NULL, -- drawn at each registration: where it is connected
     status        text NOT NULL,
     registered_at timestamptz NOT NULL,
     last_seen     timestamptz NOT NULL

@@ -1,0 +1,66 @@
+"""``jq-ctl down``: stop a topology that `jq-ctl up` started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobqueue.cli.ctl_up import FolderOption
+from jobqueue.cli.display import note, print_json
+from jobqueue.cli.program import clean, examples
+from jobqueue.cli.session import OutputOption, session
+from jobqueue.core.errors import Conflict, NotFound
+from jobqueue.topology.supervisor import ending, folders, state
+
+EXAMPLES = examples(
+    "jq-ctl down", "jq-ctl down --folder ./fleet --remove-data", "jq-ctl down --all"
+)
+
+
+def down(
+    context: typer.Context,
+    folder: FolderOption = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every topology that is up.")] = False,
+    keep_data: Annotated[
+        bool,
+        typer.Option(
+            "--keep-data/--remove-data", help="Keep jobs and logs in the folder, or delete it."
+        ),
+    ] = True,
+    within: Annotated[
+        float, typer.Option(min=0, max=3600, metavar="SECONDS", help="Kill what runs after this.")
+    ] = 120.0,
+    output: OutputOption = None,
+) -> None:
+    """Stop a topology: workers first, then servers, then services. Cleans up after a dead one."""
+    chosen = session(context)
+    ended = []
+    for home in _homes(folder, all_):
+        found = state.read(home)
+        condition = found.condition
+        killed = ending.take_down(found, os.environ, within)
+        if not keep_data:
+            folders.remove(home)
+        ended.append({"topology": found.topology, "folder": str(home), "was": condition,
+                      "killed": killed, "data_kept": keep_data})  # fmt: skip
+        if killed:
+            note(f"warning: killed after {within:g} s: {', '.join(killed)}")
+        if not chosen.json:
+            typer.echo(clean(f"{found.topology} in {home} is down (it was {condition})"))
+    if chosen.json:
+        print_json({"down": ended})
+
+
+def _homes(folder: Path | None, all_: bool) -> list[Path]:
+    if folder:
+        return [folder.absolute()]
+    known = [home for home in folders.known(os.environ) if (home / folders.STATE).exists()]
+    if not known and not all_:
+        raise NotFound("nothing is up")
+    if len(known) > 1 and not all_:
+        named = "\n".join(f"  jq-ctl down --folder {home}" for home in known)
+        raise Conflict(f"several are up; choose one, or take --all:\n{named}")
+    return known

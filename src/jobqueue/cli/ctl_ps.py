@@ -1,0 +1,68 @@
+"""``jq-ctl ps``: the topologies that are up on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+import typer
+
+from jobqueue.cli import fleet
+from jobqueue.cli.ctl_up import FolderOption
+from jobqueue.cli.display import note, on_terminal, print_json, print_table
+from jobqueue.cli.program import clean, examples, run_async
+from jobqueue.cli.session import OutputOption, session
+from jobqueue.core.errors import JobQueueError
+from jobqueue.topology.supervisor import folders, state
+from jobqueue.topology.supervisor.looking import look
+from jobqueue.topology.supervisor.state import State
+
+EXAMPLES = examples("jq-ctl ps", "jq-ctl ps --folder ./fleet --output json")
+_CONDITIONS = {
+    "up": "",
+    "starting": "",
+    "orphaned": "its supervisor is gone, nothing is restarted",
+    "stale": "all of it is gone",
+}
+
+
+def ps(
+    context: typer.Context,
+    folder: FolderOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Show what `jq-ctl up` has started on this machine, and how it is now."""
+    chosen = session(context)
+    found = [state.read(folder.absolute())] if folder else _all()
+    found = run_async(_look(found))
+    if chosen.json:
+        print_json({"topologies": [fleet.state_document(one) for one in found]})
+        return
+    if not found and on_terminal():
+        typer.echo("Nothing is up. `jq-ctl up embedded` starts a server.")
+    for number, one in enumerate(found):
+        if number:
+            typer.echo()
+        _print(one)
+
+
+def _all() -> list[State]:
+    found = []
+    for folder in folders.known(os.environ):
+        try:
+            found.append(state.read(folder))
+        except JobQueueError as error:
+            note(f"warning: {error.message}")
+    return found
+
+
+async def _look(states: Sequence[State]) -> list[State]:
+    return list(await asyncio.gather(*(look(one) for one in states)))
+
+
+def _print(one: State) -> None:
+    remark = _CONDITIONS[one.condition]
+    hint = f": {remark}; `jq-ctl down --folder {one.folder}` cleans up" if remark else ""
+    typer.echo(clean(f"{one.topology} in {one.folder} is {one.condition}{hint}"))
+    print_table(fleet.HEADERS, [fleet.cells(row) for row in one.rows], "")

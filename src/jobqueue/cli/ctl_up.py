@@ -1,0 +1,139 @@
+"""``jq-ctl up``: start a topology on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobqueue import config
+from jobqueue.cli import fleet, fleet_view
+from jobqueue.cli.display import note, print_json
+from jobqueue.cli.program import EXIT_INTERRUPTED, examples, run_async
+from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.setting_flags import SetOption, parse_sets
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.topology.layouts import LAYOUTS
+from jobqueue.topology.layouts.plan import Plan
+from jobqueue.topology.layouts.ports import Ports
+from jobqueue.topology.supervisor import background, folders, services, state
+from jobqueue.topology.supervisor.keeper import Restarts
+from jobqueue.topology.supervisor.supervisor import Supervisor
+
+EXAMPLES = examples(
+    "jq-ctl up embedded",
+    "jq-ctl up replicated --servers 2 --workers 4 --app tasks:app",
+    "jq-ctl up replicated --detach --folder ./fleet --port-base 7000",
+    "JQ_DB_URL=postgresql://jq:secret@db/jq jq-ctl up replicated --redis redis://cache:6379",
+    "jq-ctl up embedded --set queue.max_retries=5 --set http.port=8080",
+)
+
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where data, logs and state are. Default: a folder for each topology below"
+        " $XDG_STATE_HOME or ~/.local/state (root: /var/lib).",
+        show_default=False,
+    ),
+]
+
+
+def up(
+    context: typer.Context,
+    topology: Annotated[str, typer.Argument(help=f"One of: {', '.join(LAYOUTS)}.")],
+    servers: Annotated[
+        int | None, typer.Option(help="How many jq-server. Default: 2.", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="How many jq-worker. Default: 2.", show_default=False)
+    ] = None,
+    concurrency: Annotated[
+        str | None, typer.Option(metavar="N", help="Jobs that each worker runs at once.")
+    ] = None,
+    app_reference: Annotated[
+        str | None,
+        typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The JobQueue with the tasks."),
+    ] = None,
+    queues: Annotated[
+        str | None, typer.Option(help="Queues to take jobs from, separated by commas; * = all.")
+    ] = None,
+    postgres: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Use this PostgreSQL, and leave it running. Everybody can read a command line:"
+            " a URL with a password is better given as JQ_DB_URL. Default: a private one.",
+        ),
+    ] = None,
+    redis: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The same for Redis; or JQ_REDIS_URL."),
+    ] = None,
+    folder: FolderOption = None,
+    port_base: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="Use the ports from here on. Default: free ones."),
+    ] = None,
+    detach_: Annotated[
+        bool, typer.Option("--detach", "-d", help="Go on in the background when all is up.")
+    ] = False,
+    no_restart: Annotated[
+        bool, typer.Option("--no-restart", help="Do not start again what ends.")
+    ] = False,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="YAML file with settings, for all."),
+    ] = None,
+    sets: SetOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Start a topology on this machine as plain processes, with the services it needs.
+
+    Shows a live table of its processes until Ctrl-C, which stops them: workers first, then servers,
+    then services. A second Ctrl-C kills. Data and logs stay in the folder.
+    """
+    chosen = session(context)
+    wiring = LAYOUTS.get(topology)
+    if wiring is None:
+        raise InvalidArgument("TOPOLOGY", f"{topology!r} is unknown; one of {', '.join(LAYOUTS)}")
+    said = {
+        "worker.concurrency": concurrency,
+        "worker.queues": queues,
+        "worker.app": app_reference,
+        **parse_sets(sets),
+    }
+    flags = {path: value for path, value in said.items() if value is not None}
+    loaded = config.load(config_file, os.environ, flags)
+    home = (folder or folders.default_folder(os.environ, topology)).absolute()
+    layout = wiring(
+        Plan(
+            folder=home,
+            settings=loaded.settings,
+            ports=Ports(port_base),
+            flags=flags,
+            config_file=config_file.absolute() if config_file else None,
+            servers=servers,
+            workers=workers,
+            postgres=postgres,
+            redis=redis,
+        )
+    )
+    services.check(layout.services)
+    claim = folders.Claim(home)
+    state.refuse_orphans(home)
+    for warning in loaded.warnings:
+        note(f"warning: {warning}")
+    restarts = Restarts(allowed=not no_restart)
+    if detach_:
+        found = background.launch(layout, claim, os.environ, restarts, on_line=note)
+        if chosen.json:
+            print_json(fleet.state_document(found))
+        else:
+            fleet_view.print_welcome(found)
+        return
+    supervisor = Supervisor(layout, claim, os.environ, restarts=restarts)
+    if not run_async(fleet_view.watch(supervisor, as_json=chosen.json)):
+        raise typer.Exit(EXIT_INTERRUPTED)

@@ -1,0 +1,117 @@
+"""A topology's processes as people and programs see them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from jobqueue.cli.display import NONE, style_of
+from jobqueue.cli.documents import Document, rfc3339
+from jobqueue.cli.program import clean
+from jobqueue.topology.supervisor.keeper import Health, Row
+from jobqueue.topology.supervisor.state import State
+
+HEADERS = (
+    "PROCESS", "ROLE", "PID", "ADDRESS", "HEALTH", "RESTARTS", "UPTIME", "LAST LINE",
+)  # fmt: skip
+_WIDE = 110  # columns that a whole address and a log line take
+_SHORT = {"RESTARTS": "RST"}
+_MINUTE = 60
+_HOUR = 3600
+_DAY = 86_400
+
+
+def cells(row: Row) -> list[str]:
+    """A row of the table. Whoever is not well says why in place of its last log line."""
+    return [
+        row.name,
+        row.role,
+        str(row.pid) if row.pid else NONE,
+        row.address or NONE,
+        row.health.value,
+        str(row.restarts),
+        _uptime(row.since),
+        _remark(row) or NONE,
+    ]
+
+
+def _remark(row: Row) -> str:
+    text = row.last_line if row.health is Health.OK else row.detail or row.last_line
+    return clean(text).replace("\n", " ")
+
+
+def _uptime(since: float | None) -> str:
+    if since is None:
+        return NONE
+    seconds = max(0, int(time.time() - since))
+    if seconds < _MINUTE:
+        return f"{seconds} s"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE} min {seconds % _MINUTE:02} s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR} h {seconds % _HOUR // _MINUTE:02} min"
+    return f"{seconds // _DAY} d {seconds % _DAY // _HOUR:02} h"
+
+
+def table(rows: Sequence[Row], width: int, caption: str = "") -> Table:
+    """The live table: one line for each process, whatever the width."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", expand=True,
+                 caption=caption or None, caption_justify="left")  # fmt: skip
+    narrow = width < _WIDE
+    for header in HEADERS:
+        if narrow and header == "ROLE":
+            continue
+        last = header == HEADERS[-1]
+        made.add_column(
+            _SHORT.get(header, header) if narrow else header,
+            justify="right" if header in ("PID", "RESTARTS", "UPTIME") else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if last else None,
+        )
+    for row in rows:
+        texts = cells(row)
+        if narrow:
+            del texts[HEADERS.index("ROLE")]
+            texts[HEADERS.index("ADDRESS") - 1] = _host_and_port(row.address) or NONE
+        made.add_row(*(Text(clean(text), style=style_of(text)) for text in texts))
+    return made
+
+
+def _host_and_port(address: str) -> str:
+    return address.partition("://")[2].partition("/")[0] or address
+
+
+def state_document(state: State) -> Document:
+    """A topology for programs."""
+    return {
+        "topology": state.topology,
+        "condition": state.condition,
+        "folder": str(state.folder),
+        "logs": str(state.logs),
+        "detached": state.detached,
+        "supervisor_pid": state.pid,
+        "started_at": rfc3339(state.started),
+        "http": list(state.http),
+        "grpc": list(state.grpc),
+        "processes": [_row_document(row) for row in state.rows],
+    }
+
+
+def _row_document(row: Row) -> Document:
+    return {
+        "name": row.name,
+        "role": row.role,
+        "pid": row.pid,
+        "address": row.address,
+        "health": row.health.value,
+        "detail": row.detail,
+        "restarts": row.restarts,
+        "started_at": rfc3339(row.since),
+        "log": str(row.log) if row.log else None,
+        "last_line": row.last_line,
+    }

@@ -1,0 +1,125 @@
+"""A topology while it runs: a live table on a terminal, lines on change elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from jobqueue.cli import fleet
+from jobqueue.cli.display import on_terminal, print_fields, print_json
+from jobqueue.cli.program import clean
+from jobqueue.topology.supervisor.changes import Changes
+from jobqueue.topology.supervisor.running import supervise
+from jobqueue.topology.supervisor.state import State
+from jobqueue.topology.supervisor.supervisor import Supervisor
+
+_REFRESH = 0.25
+
+
+async def watch(supervisor: Supervisor, *, as_json: bool) -> bool:
+    """Run it and show it; returns whether it ended in order."""
+    if as_json:
+        return await supervise(
+            supervisor,
+            lambda: print_json(fleet.state_document(supervisor.state())),
+            lambda: None,
+        )
+    ended = await (_watch_live(supervisor) if on_terminal() else _watch_lines(supervisor))
+    how = "is down" if ended else "was killed"
+    _say(f"{supervisor.layout.name} {how}; data and logs stay in {supervisor.folder}")
+    return ended
+
+
+async def _watch_lines(supervisor: Supervisor) -> bool:
+    """A line for each change."""
+    changes = Changes()
+
+    def on_change() -> None:
+        for line in changes.lines(supervisor.state().rows):
+            _say(line)
+
+    supervisor.on_change = on_change
+    return await supervise(
+        supervisor,
+        lambda: print_welcome(supervisor.state()),
+        lambda: _say("stopping; a second signal kills"),
+    )
+
+
+def _say(line: str) -> None:
+    typer.echo(f"{time.strftime('%H:%M:%S')} {clean(line)}")
+
+
+async def _watch_live(supervisor: Supervisor) -> bool:
+    """A table that follows."""
+    table = _LiveTable(supervisor)
+
+    def on_up() -> None:
+        table.hide()  # what stands above the table is not cut to its width
+        print_welcome(supervisor.state())
+        table.caption = "Ctrl-C stops all"
+        table.draw()
+
+    def on_stopping() -> None:
+        table.caption = "stopping; Ctrl-C again kills"
+        table.draw()
+
+    supervisor.on_change = table.draw
+    drawing = asyncio.create_task(table.keep_drawing(), name="draw")
+    try:
+        return await supervise(supervisor, on_up, on_stopping)
+    finally:
+        drawing.cancel()
+        await asyncio.gather(drawing, return_exceptions=True)
+        table.hide()
+
+
+class _LiveTable:
+    """The table at the bottom of the terminal. It can be hidden, and drawn again further down."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.caption = "starting …"
+        self._supervisor = supervisor
+        self._live: Live | None = None
+
+    def draw(self) -> None:
+        if self._live is None:
+            self._live = Live(console=Console(), auto_refresh=False, transient=True)
+            self._live.start()
+        rows = self._supervisor.state().rows
+        width = self._live.console.width
+        self._live.update(fleet.table(rows, width, self.caption), refresh=True)
+
+    def hide(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    async def keep_drawing(self) -> None:
+        while True:
+            self.draw()
+            await asyncio.sleep(_REFRESH)
+
+
+def print_welcome(state: State) -> None:
+    """What a person wants to know first: where it answers, the first job, the logs, the end."""
+    seconds = time.time() - state.started
+    typer.echo(f"{state.topology} is up ({seconds:.1f} s)\n")
+    folder = shlex.quote(str(state.folder))
+    fields = []
+    if state.http:
+        fields.append(("HTTP", "  ".join(f"{url}/docs" for url in state.http)))
+    if state.grpc:
+        fields.append(("gRPC", "  ".join(state.grpc)))
+        fields.append(("Try", f"jq-ctl --server {state.grpc[0]} job submit default"
+                              """ '{"hello": "world"}' --wait"""))  # fmt: skip
+    fields.append(("Logs", str(state.logs)))
+    down = f"jq-ctl down --folder {folder}"
+    fields.append(("Stop", down if state.detached else f"Ctrl-C, or {down}"))
+    print_fields(fields)
+    typer.echo()

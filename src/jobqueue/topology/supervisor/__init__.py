@@ -1,0 +1,1 @@
+"""Keeps a topology's processes running on this machine."""

@@ -1,0 +1,59 @@
+"""The life of a supervisor: up, until a signal; the second signal kills."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from jobqueue.topology.supervisor.supervisor import Supervisor
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+async def supervise(
+    supervisor: Supervisor, on_up: Callable[[], None], on_stopping: Callable[[], None]
+) -> bool:
+    """Returns whether everything ended in order: False when a second signal killed it."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    life = asyncio.create_task(_live(supervisor, stop, on_up, on_stopping), name="supervise")
+
+    def on_signal() -> None:
+        if stop.is_set():
+            supervisor.kill()
+            life.cancel()
+        stop.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await life
+    except asyncio.CancelledError:
+        return False
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+    return True
+
+
+async def _live(
+    supervisor: Supervisor,
+    stop: asyncio.Event,
+    on_up: Callable[[], None],
+    on_stopping: Callable[[], None],
+) -> None:
+    starting = asyncio.create_task(supervisor.start(), name="start")
+    told = asyncio.create_task(stop.wait(), name="told-to-stop")
+    try:
+        await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            on_up()
+            await supervisor.run(stop)
+        on_stopping()
+    finally:
+        told.cancel()
+        starting.cancel()  # it stops what it has started
+        await asyncio.gather(starting, told, return_exceptions=True)
+        await supervisor.stop()

@@ -1,0 +1,216 @@
+"""The services behind a topology: private ones that live and die with it, or named ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
+from jobqueue.topology.backing import (
+    NotInstalled,
+    PrivatePostgres,
+    PrivateRedis,
+    PrivateServer,
+    find_postgres,
+    find_redis,
+)
+from jobqueue.topology.layouts.layout import SERVICES, Probe, Service
+from jobqueue.topology.supervisor import identity, probing
+from jobqueue.topology.supervisor.guard import Guard
+from jobqueue.topology.supervisor.unit import Unit
+
+_ROLE = "service"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What is peculiar to one sort of service."""
+
+    title: str
+    flag: str
+    schemes: tuple[str, ...]
+    port: int
+    package: str
+
+
+_KINDS = {
+    "postgres": _Kind("PostgreSQL", "--postgres", ("postgresql", "postgres"), 5432, "postgresql"),
+    "redis": _Kind("Redis", "--redis", ("redis", "rediss"), 6379, "redis-server"),
+}
+
+
+def check(services: tuple[Service, ...]) -> None:
+    """Refuse bad URLs and missing programs before anything is started."""
+    for service in services:
+        kind = _KINDS[service.name]
+        if service.url is not None:
+            _target(service.url, kind)
+        elif not (find_postgres() if service.name == "postgres" else find_redis()):
+            raise NotFound(_missing(kind))
+
+
+def create(service: Service, folder: Path, logs: Path, guard: Guard | None) -> ServiceUnit:
+    """The unit for a service."""
+    kind = _KINDS[service.name]
+    if service.url is not None:
+        return NamedService(service.name, service.url, kind)
+    server: PrivateServer
+    if service.name == "postgres":
+        server = PrivatePostgres(folder / service.name)
+    else:
+        server = PrivateRedis(folder / service.name)
+    link = logs / f"{service.name}.log"
+    if not link.is_symlink():
+        link.symlink_to(server.log)
+    return PrivateService(service.name, server, kind, guard)
+
+
+class NamedService:
+    """Somebody else's server: used, asked for its health, and never touched."""
+
+    role = _ROLE
+    stage = SERVICES
+    log: Path | None = None
+    pid: int | None = None
+    stop_signal = 0
+
+    def __init__(self, name: str, url: str, kind: _Kind) -> None:
+        self.name = name
+        self.url = url
+        host, port = _target(url, kind)
+        self.address = f"{host}:{port} (named)"
+        self.probe: Probe | None = Probe(host, port)
+
+    async def launch(self) -> None:
+        """It runs already, or it does not."""
+        found = await self.health()
+        if not found.ok:
+            raise Unavailable(f"{self.name} at {self.address}: {found.detail}")
+
+    def ended(self) -> str | None:
+        """That would be somebody else's to see to."""
+        return None
+
+    async def health(self) -> probing.Finding:
+        """Whether its port connects."""
+        assert self.probe is not None
+        return await probing.ask(self.probe)
+
+    async def stop(self) -> None:
+        """It is left alone."""
+
+    def kill(self) -> None:
+        """It is left alone."""
+
+
+class PrivateService:
+    """A server of our own. Its calls block, so they run in threads, one at a time."""
+
+    role = _ROLE
+    stage = SERVICES
+
+    def __init__(self, name: str, server: PrivateServer, kind: _Kind, guard: Guard | None) -> None:
+        self.name = name
+        self.log: Path | None = server.log
+        self.stop_signal = int(server.orderly[0][0])
+        self._server = server
+        self._kind = kind
+        self._guard = guard
+        self._one_at_a_time = threading.Lock()
+        self._stopped = False
+
+    @property
+    def pid(self) -> int | None:
+        """The running server."""
+        return self._server.pid
+
+    @property
+    def url(self) -> str:
+        """How the processes reach it."""
+        if isinstance(self._server, PrivatePostgres):
+            return self._server.dsn()
+        assert isinstance(self._server, PrivateRedis)
+        return self._server.url
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        probe = self.probe
+        return f"{probe.host}:{probe.port}" if probe else ""
+
+    @property
+    def probe(self) -> Probe | None:
+        """Its port, once it has one."""
+        with contextlib.suppress(Unavailable):
+            return Probe("127.0.0.1", self._server.port)
+        return None
+
+    async def launch(self) -> None:
+        """Start it and wait until it answers."""
+        if self._guard is not None:
+            self._guard.watch(self._server.data, self.stop_signal)
+        try:
+            await asyncio.to_thread(self._start)
+        except NotInstalled as error:
+            raise NotFound(f"{_missing(self._kind)} ({error.message})") from error
+
+    def _start(self) -> None:
+        with self._one_at_a_time:
+            if not self._stopped:  # asked to stop while an earlier start was under way
+                self._server.start()
+
+    def ended(self) -> str | None:
+        """Whether it is gone; how, only its log knows."""
+        return None if self._server.alive() else "ended"
+
+    async def health(self) -> probing.Finding:
+        """Whether its port connects."""
+        probe = self.probe
+        return await probing.ask(probe) if probe else probing.Finding(False, "not started")
+
+    async def stop(self) -> None:
+        """In order; by force when that takes too long."""
+        self._stopped = True
+        await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        with self._one_at_a_time:
+            self._server.stop()
+
+    def kill(self) -> None:
+        """As a crash does; nothing written is lost by it. Waits for nobody."""
+        self._stopped = True
+        pid = self.pid
+        if pid is not None:
+            identity.send(pid, identity.began(pid), self._server.abrupt[0][0])
+
+
+ServiceUnit = NamedService | PrivateService
+
+
+def _is_unit(unit: ServiceUnit) -> Unit:
+    """For the type checker: both are units."""
+    return unit
+
+
+def _target(url: str, kind: _Kind) -> tuple[str, int]:
+    wanted = f"{kind.schemes[0]}://USER:PASSWORD@HOST:PORT/NAME"
+    try:
+        parts = urlsplit(url)
+        port = parts.port or kind.port
+    except ValueError:  # its message would show what may be a password
+        raise InvalidArgument(kind.flag, f"is not a URL like {wanted}") from None
+    if parts.scheme not in kind.schemes or not parts.hostname:
+        raise InvalidArgument(kind.flag, f"is not a URL like {wanted}")
+    return parts.hostname, port
+
+
+def _missing(kind: _Kind) -> str:
+    return (
+        f"{kind.title} is not installed: get it (Debian, Ubuntu: apt-get install {kind.package}),"
+        f" or name a running one with {kind.flag} {kind.schemes[0]}://..."
+    )

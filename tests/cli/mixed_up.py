@@ -1,0 +1,41 @@
+"""jq-ctl with a topology of its own: services, two servers and a worker, jobs in an SQLite file.
+
+It joins as any other would: by its wiring. So stages, services and several processes can be shown
+apart from what the servers do with PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import sys
+from urllib.parse import quote
+
+from jobqueue.cli import ctl
+from jobqueue.topology.layouts import LAYOUTS, parts
+from jobqueue.topology.layouts.layout import Layout, Service
+from jobqueue.topology.layouts.plan import Plan
+
+
+def mixed(plan: Plan) -> Layout:
+    db = {"JQ_DB_URL": f"sqlite:///{quote(str(plan.folder / 'jobs.db'))}"}
+    # Whatever a service's URL is called, the process gets it.
+    needs = {"JQ_TEST_POSTGRES": "postgres", "JQ_TEST_REDIS": "redis"}
+    servers = [
+        parts.server(plan, f"server-{n}", db | {"JQ_WORKER_CONCURRENCY": "0"}, needs)
+        for n in (1, 2)
+    ]
+    return Layout(
+        name="mixed",
+        services=(Service("postgres", plan.postgres), Service("redis", plan.redis)),
+        processes=(
+            *(server.process for server in servers),
+            parts.worker(plan, "worker-1", [str(servers[0].grpc)]),
+        ),
+        http=tuple(str(server.http) for server in servers),
+        grpc=tuple(str(server.grpc) for server in servers),
+    )
+
+
+LAYOUTS["mixed"] = mixed
+
+if __name__ == "__main__":
+    sys.exit(ctl.run())

@@ -1,0 +1,162 @@
+"""`jq-ctl up` under test: its own state folders, its lines, and an end that leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jobqueue.topology.supervisor import identity
+from tests.cli import processes
+
+PATIENCE = 30.0
+
+
+def wait(done: Callable[[], Any], what: str, timeout: float = PATIENCE) -> Any:
+    """Until something is so. For other processes' doings, which send us no signal."""
+    deadline = time.monotonic() + timeout
+    while not (found := done()):
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
+        time.sleep(0.02)
+    return found
+
+
+def gone(pid: int) -> bool:
+    return identity.began(pid) is None
+
+
+class Home:
+    """A folder that services may enter, with everything that `up` leaves anywhere."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fleet = folder / "fleet"
+        self.environ = {
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_RUNTIME_DIR": str(folder / "run"),
+        }
+
+    def ctl(self, *args: str, timeout: float = 60.0, **extra: str):
+        """Run a jq-ctl command to its end."""
+        return processes.run(
+            "ctl", *args, cwd=self.folder, timeout=timeout, **(self.environ | extra)
+        )
+
+    def json(self, *args: str, **extra: str) -> Any:
+        """The document that a command prints."""
+        answer = self.ctl(*args, "-o", "json", **extra)
+        assert answer.returncode == 0, answer.stderr
+        return json.loads(answer.stdout)
+
+    def up(self, topology: str, *args: str, **extra: str) -> Any:
+        """Bring it up in the background; returns the document."""
+        return self.json("up", topology, "--detach", "--folder", str(self.fleet), *args, **extra)
+
+    def ps(self) -> Any:
+        """The one topology that is up."""
+        (one,) = self.json("ps")["topologies"]
+        return one
+
+    def process(self, name: str) -> dict[str, Any]:
+        """One of its processes now."""
+        return next(row for row in self.ps()["processes"] if row["name"] == name)
+
+
+@contextmanager
+def home() -> Iterator[Home]:
+    """pytest's own folders are closed to other users, and servers do not run as root."""
+    made = Home(Path(tempfile.mkdtemp(prefix="jq-up-")))
+    made.folder.chmod(0o711)
+    try:
+        yield made
+    finally:
+        made.ctl("down", "--all", "--within", "5")
+        shutil.rmtree(made.folder)
+
+
+class Foreground:
+    """`jq-ctl up` in the foreground of no terminal. Its lines are collected as they come."""
+
+    def __init__(
+        self, where: Home, topology: str, *args: str, program: str | None = None, **extra: str
+    ) -> None:
+        start = ["-m", "jobqueue.cli.ctl"] if program is None else [program]
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self.process = subprocess.Popen(
+            [sys.executable, *start, "up", topology, "--folder", str(where.fleet), *args],
+            cwd=where.folder,
+            env=processes.environment(**where.environ, **extra),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self.lines.append("(end)")
+            self._changed.notify_all()
+
+    def line(self, part: str, after: int = 0) -> int:
+        """Wait for a line with these words; returns its number."""
+
+        def found() -> int | None:
+            lines = enumerate(self.lines)
+            return next((n for n, line in lines if n >= after and part in line), None)
+
+        with self._changed:
+            self._changed.wait_for(
+                lambda: found() is not None or "(end)" in self.lines[-1:], PATIENCE
+            )
+            number = found()
+        assert number is not None, f"no line with {part!r}:\n" + "\n".join(self.lines)
+        return number
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Signal it, and wait for its end."""
+        self.process.send_signal(number)
+        status = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return status
+
+    def __enter__(self) -> Foreground:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def children(pid: int) -> set[int]:
+    """The processes that a process has started."""
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                stat = Path(f"/proc/{name}/stat").read_text()
+            except OSError:
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == pid:
+                found.add(int(name))
+    return found
