@@ -104,7 +104,9 @@ class WorkerSection(Section):
         "", "Name of a jq-worker; by default host name and process id.", max_length=200
     )
     server: str = setting(
-        "127.0.0.1:50051", "The jq-server that a jq-worker connects to, as HOST:PORT.", min_length=1
+        "127.0.0.1:50051",
+        "The jq-server that a jq-worker connects to, as HOST:PORT; several with commas between.",
+        min_length=1,
     )
     app: str = setting("", "Python application with the task handlers, as MODULE:ATTRIBUTE.")
     heartbeat_interval: Seconds = setting(5.0, "Time between heartbeats.", "s", gt=0, le=3600)
@@ -154,6 +156,14 @@ class SchedulerSection(Section):
     interval: Seconds = setting(0.5, "Longest idle wait between two cycles.", "s", gt=0, le=60)
     assignment_timeout: Seconds = setting(
         60.0, "Time a worker has to start a job it was handed.", "s", gt=0, le=_DAY
+    )
+    leader_ttl: Seconds = setting(
+        10.0,
+        "Of several jq-servers on one store one judges workers and removes old jobs; another"
+        " takes over when that one was silent for so long.",
+        "s",
+        gt=0,
+        le=3600,
     )
 
 

@@ -96,6 +96,12 @@ class Sink:
     def set_status(self, status: object) -> None:
         raise AssertionError("nobody drains")
 
+    def holds(self) -> None:
+        return
+
+    def moved(self) -> None:
+        raise AssertionError("there is one server")
+
 
 @pytest.mark.req("jq:NFR-003")
 async def test_a_cycle_of_100_takes_under_200_ms_at_p95(engine: Engine, cycles: Cycles):

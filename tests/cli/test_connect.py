@@ -46,6 +46,7 @@ def test_files(url, path):
         ("grpc://127.0.0.1:50051", "127.0.0.1:50051"),
         ("grpc://server.example:1/", "server.example:1"),
         ("grpc://[::1]:50051", "[::1]:50051"),
+        ("grpc://a:1,b.example:2,[::1]:3/", "a:1,b.example:2,[::1]:3"),
     ],
 )
 def test_servers(url, target):
@@ -69,6 +70,10 @@ def test_servers(url, target):
         ("grpc://host", "needs a host and a port"),
         ("grpc://host:port", "needs a host and a port"),
         ("grpc://host:0", "the port must be 1 to 65535"),
+        ("grpc://host:1,", "needs a host and a port"),
+        ("grpc://host:1,,host:2", "needs a host and a port"),
+        ("grpc://host:1,host:0", "the port must be 1 to 65535"),
+        ("grpc://host:1,u:hush@host:2", "grpc takes only a host and a port"),
         ("grpc://host:70000", "the port must be 1 to 65535"),
         ("grpc://u:hush@host:1", "grpc takes only a host and a port"),
         ("grpc://host:1/path", "grpc takes only a host and a port"),

@@ -9,6 +9,10 @@ import uuid
 
 import pytest
 
+from jobqueue.cli import ctl_status
+from jobqueue.cli.documents import health_document
+from jobqueue.core.job import ComponentHealth, Health
+
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\n")
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
@@ -459,3 +463,35 @@ def test_server_and_url_together_are_refused(ctl, server):
     answer = ctl(server.grpc, "--url", "memory://", "status")
     assert answer.status == 2
     assert "either --server or --url" in answer.err
+
+
+# -- several servers ---------------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:NFR-008")
+def test_another_server_is_asked_when_one_is_down(ctl, server):
+    both = f"127.0.0.1:1,{server.grpc.removeprefix('grpc://')}"
+    for _ in range(6):  # which one is asked first is drawn
+        answer = ctl(both, "queue", "list", "-o", "json")
+        assert answer.status == 0, answer.err
+    assert ctl("127.0.0.1:1,127.0.0.1:2", "queue", "list").status != 0
+
+
+# -- parts that fail ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ok", "redis", "said", "part"),
+    [
+        (True, True, "ok", "ok"),
+        (True, False, "degraded", "degraded (no answer)"),
+        (False, False, "failing", "failing (no answer)"),
+    ],
+)
+def test_a_part_that_only_slows_the_system_is_shown_as_degraded(ok, redis, said, part):
+    detail = "" if redis else "no answer"
+    health = Health(ok, "1", [ComponentHealth("redis", redis, detail)])
+    assert ctl_status._server("grpc://h:1", health) == said
+    assert ctl_status._server("grpcs://h:1", health) == said
+    assert ctl_status._part(health, "Redis") == part
+    assert health_document(health)["status"] == said

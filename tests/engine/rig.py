@@ -57,6 +57,7 @@ class Worker:
         self.got: list[Assignment] = []
         self.cancelled: list[int] = []
         self.status = WorkerStatus.ONLINE
+        self.moves = 0
         self.link: Link
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
@@ -67,6 +68,12 @@ class Worker:
 
     def set_status(self, status: WorkerStatus) -> None:
         self.status = status
+
+    def holds(self) -> None:
+        return
+
+    def moved(self) -> None:
+        self.moves += 1
 
     async def gets(self, count: int = 1) -> list[Assignment]:
         """Wait for that many assignments and take them."""

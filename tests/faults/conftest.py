@@ -20,8 +20,8 @@ from tests.stores.driver import Driver
 async def site_of(tmp_path: Path) -> AsyncIterator[Callable[..., Site]]:
     sites: list[Site] = []
 
-    def make(**settings: str) -> Site:
-        sites.append(Site(tmp_path, settings))
+    def make(servers: int = 1, **settings: str) -> Site:
+        sites.append(Site(tmp_path, settings, servers))
         return sites[-1]
 
     yield make

@@ -27,14 +27,15 @@ def free_port() -> int:
 class Site:
     """A folder with a database, a ledger, ports that stay the same, and what runs there."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str], servers: int = 1) -> None:
         self.folder = folder
         self.database = folder / "jobs.db"
         self.ledger = folder / "ledger"
-        self.http_port = free_port()
-        self.grpc_port = free_port()
-        self.url = f"http://127.0.0.1:{self.http_port}"
-        self.target = f"127.0.0.1:{self.grpc_port}"
+        self.ports = [(free_port(), free_port()) for _ in range(servers)]  # of HTTP and gRPC
+        self.urls = [f"http://127.0.0.1:{http}" for http, _ in self.ports]
+        self.url = self.urls[0]
+        self.targets = [f"127.0.0.1:{grpc}" for _, grpc in self.ports]
+        self.target = ",".join(self.targets)  # what clients and workers are told
         self._settings = dict(settings)
         self._running: list[asyncio.subprocess.Process] = []
         self._log = (folder / "log").open("ab")
@@ -54,8 +55,6 @@ class Site:
                 "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
                 "LEDGER": str(self.ledger),
                 "JQ_DB_URL": f"sqlite:///{self.database}",
-                "JQ_HTTP_PORT": str(self.http_port),
-                "JQ_GRPC_PORT": str(self.grpc_port),
             }
             | self._settings
             | dict(settings or {}),
@@ -65,10 +64,12 @@ class Site:
         self._running.append(process)
         return process
 
-    async def server(self, **settings: str) -> asyncio.subprocess.Process:
-        """Start jq-server and wait until it says that it is ready."""
-        process = await self.start("jobqueue.cli.server", settings=settings)
-        async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
+    async def server(self, number: int = 0, **settings: str) -> asyncio.subprocess.Process:
+        """Start a jq-server and wait until it says that it is ready."""
+        http, grpc = self.ports[number]
+        ports = {"JQ_HTTP_PORT": str(http), "JQ_GRPC_PORT": str(grpc)}
+        process = await self.start("jobqueue.cli.server", settings=ports | settings)
+        async with httpx.AsyncClient(base_url=self.urls[number], trust_env=False) as client:
             for _ in range(400):
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get("/readyz")).status_code == 200:

@@ -65,7 +65,11 @@ class FakeServer:
         return [not self.refuse(report) for report in reports]
 
     def pulse(
-        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
     ) -> Pulse:
         self.pulses.append(list(leases))
         self.begun.append(list(begun))

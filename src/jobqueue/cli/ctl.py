@@ -62,7 +62,8 @@ def root(
     server: Annotated[
         str | None,
         typer.Option(
-            help="The jq-server, as HOST:PORT or grpc://HOST:PORT. Default: 127.0.0.1:50051.",
+            help="The jq-server, as HOST:PORT or grpc://HOST:PORT; several HOST:PORT with commas"
+            " between. Default: 127.0.0.1:50051.",
             show_default=False,
         ),
     ] = None,

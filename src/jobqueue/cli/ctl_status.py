@@ -13,7 +13,7 @@ from jobqueue.cli.program import EXIT_CODES, examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, DeadlineExceeded, JobQueueError, Unavailable
-from jobqueue.core.job import Health, QueueStats, WorkerStatus
+from jobqueue.core.job import ComponentHealth, Health, QueueStats, WorkerStatus
 from jobqueue.redaction import redact
 
 EXAMPLES = examples("jq-ctl status", "jq-ctl --server 10.0.0.5:50051 status --output json")
@@ -80,15 +80,22 @@ def _active(view: _View) -> int:
 
 
 def _server(url: str, health: Health) -> str:
-    if not url.startswith("grpc:"):
+    if not url.startswith(("grpc:", "grpcs:")):
         return "not used: the store is opened directly"
-    return "ok" if health.ok else "failing"
+    return health.status
+
+
+def _state(health: Health, component: ComponentHealth) -> str:
+    """A part whose failure does not keep the system from its work makes it slower."""
+    if component.ok:
+        return "ok"
+    return "degraded" if health.ok else "failing"
 
 
 def _part(health: Health, name: str) -> str:
     for component in health.components:
         if component.name.lower() in _PARTS[name]:
-            state = "ok" if component.ok else "failing"
+            state = _state(health, component)
             return f"{state} ({component.detail})" if component.detail else state
     return NOT_CONFIGURED
 
@@ -102,7 +109,7 @@ def _print(url: str, view: _View) -> None:
     ]
     fields += [(name, _part(view.health, name)) for name in _PARTS]
     fields += [
-        (part.name.capitalize(), ("ok" if part.ok else "failing") + f" {part.detail}".rstrip())
+        (part.name.capitalize(), _state(view.health, part) + f" {part.detail}".rstrip())
         for part in view.health.components
         if part.name.lower() not in known
     ]

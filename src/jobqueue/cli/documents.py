@@ -136,6 +136,7 @@ def health_document(health: Health) -> Document:
     """The parts of the system."""
     return {
         "ok": health.ok,
+        "status": health.status,
         "version": health.version,
         "components": [
             {"name": part.name, "ok": part.ok, "detail": part.detail} for part in health.components

@@ -42,7 +42,11 @@ def work(
         Path | None, typer.Option("--config", metavar="FILE", help="YAML file with settings.")
     ] = None,
     server: Annotated[
-        str | None, typer.Option(help="The jq-server, as HOST:PORT. Default: 127.0.0.1:50051.")
+        str | None,
+        typer.Option(
+            help="The jq-server, as HOST:PORT; several with commas between."
+            " Default: 127.0.0.1:50051."
+        ),
     ] = None,
     url: Annotated[
         str | None,

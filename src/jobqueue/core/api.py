@@ -1,4 +1,4 @@
-"""The three APIs that faces, the SDK and workers call. ``Engine`` implements all of them; remote
+"""The APIs that faces, the SDK and workers call. ``Engine`` implements all of them; remote
 clients implement them over gRPC, so that a caller cannot tell the two apart."""
 
 from __future__ import annotations
@@ -74,6 +74,17 @@ class Inbox(Protocol):
         """An operator drains or stops the worker."""
         ...
 
+    def holds(self) -> Sequence[int] | None:
+        """Every lease that has arrived and whose end was not answered; None: it cannot tell."""
+        ...
+
+    def moved(self) -> None:
+        """The worker's latest registration is at another server: nothing more comes here.
+
+        A worker that does listen here connects again.
+        """
+        ...
+
 
 class Link(Protocol):
     """A registered worker's connection."""
@@ -92,13 +103,18 @@ class Link(Protocol):
         ...
 
     def pulse(
-        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
     ) -> Pulse:
         """Heartbeat. Blocking, from any thread.
 
         ``begun`` are the leases whose execution has begun, told or not: their assignment does not
         time out. ``complete=False``: the loop has not looked at everything delivered, so that a
-        lease that is missing from the list proves nothing.
+        lease that is missing from the list proves nothing. ``fresh``: the list was made after
+        this link was there, so that nothing from before can still be under way.
         """
         ...
 
@@ -116,6 +132,25 @@ class DispatchApi(Protocol):
 
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
         """Register a worker. Grants no slots yet."""
+        ...
+
+
+class AttendanceApi(Protocol):
+    """What a worker may ask of any server, whichever it is connected to."""
+
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+    ) -> Pulse:
+        """Heartbeat, like ``Link.pulse``. Blocking, from any thread."""
+        ...
+
+    async def leave(self, worker_id: str, incarnation: int) -> None:
+        """Deregister; one that is gone already, or still holds jobs, is no error."""
         ...
 
 
@@ -174,8 +209,8 @@ class OperatorApi(Protocol):
         ...
 
 
-class Backend(ClientApi, OperatorApi, DispatchApi, Protocol):
-    """All three, with a life of its own."""
+class Backend(ClientApi, OperatorApi, DispatchApi, AttendanceApi, Protocol):
+    """All of them, with a life of its own."""
 
     async def start(self) -> None:
         """Connect, or open the store and start the background tasks."""

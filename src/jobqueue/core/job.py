@@ -463,3 +463,10 @@ class Health:
     ok: bool
     version: str
     components: list[ComponentHealth]
+
+    @property
+    def status(self) -> str:
+        """``ok``, ``degraded`` (it does its work, slower) or ``failing``."""
+        if not self.ok:
+            return "failing"
+        return "ok" if all(part.ok for part in self.components) else "degraded"

@@ -96,7 +96,9 @@ class Change(enum.Flag):
 
     WORK = enum.auto()  # jobs may be claimable
     ENDED = enum.auto()  # jobs moved on: whoever waits for one should look
-    CONTROL = enum.auto()  # cancel flags; a worker's status or link; who leads
+    # Cancel flags, leases that ended without their worker, a worker's status or registration,
+    # a lead that was given up.
+    CONTROL = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,15 @@ class Store(Protocol):
     @property
     def durable(self) -> bool:
         """Whether an accepted job survives the process."""
+        ...
+
+    @property
+    def parallel(self) -> bool:
+        """Whether writes run beside each other.
+
+        Where they do, two batches may be in flight, and a claim is better made on its own than
+        with another write: the next write need not wait for it.
+        """
         ...
 
     async def open(self) -> None:

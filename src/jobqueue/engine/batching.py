@@ -17,8 +17,9 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Call, Answer]):
-    """Coalesces concurrent calls into one flush at a time.
+    """Coalesces concurrent calls into one flush at a time, or a few where that helps.
 
+    A second flush is begun beside one in flight only once enough waits for it to be worth one.
     ``flush`` gets the calls in order and returns one answer each; if it raises, every call of
     that batch gets the error. A call is never split, and never dropped once its flush began.
     """
@@ -29,12 +30,17 @@ class Batcher(Generic[Call, Answer]):
         *,
         limit: int,
         weigh: Callable[[Call], int],
+        lanes: int = 1,
+        worth: int = 200,
     ) -> None:
         self._flush = flush
         self._limit = limit
         self._weigh = weigh
+        self._lanes = lanes
+        self._worth = worth
         self._waiting: deque[tuple[Call, asyncio.Future[Answer]]] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._weight = 0  # of what waits
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def add(self, call: Call) -> Answer:
@@ -43,20 +49,22 @@ class Batcher(Generic[Call, Answer]):
             raise Unavailable("shutting down")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, future))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
+        self._weight += self._weigh(call)
+        busy = len(self._tasks)
+        if not busy or (busy < self._lanes and self._weight >= self._worth):
+            task = asyncio.create_task(self._run())
+            self._tasks.add(task)
         return await future
 
     async def close(self) -> None:
         """Refuse new calls and wait for those that were taken."""
         self._closed = True
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
-                batch = self._take()
+            while batch := self._take():
                 try:
                     answers = await self._flush([call for call, _ in batch])
                 except Exception as error:
@@ -68,15 +76,18 @@ class Batcher(Generic[Call, Answer]):
                     if not future.done():
                         future.set_result(answer)
         finally:
-            self._task = None
+            # At once, not in a callback: a call that comes now must not count on this task.
+            self._tasks.discard(asyncio.current_task())
 
     def _take(self) -> list[tuple[Call, asyncio.Future[Answer]]]:
         batch: list[tuple[Call, asyncio.Future[Answer]]] = []
         weight = 0
         while self._waiting and weight < self._limit:
             call, future = self._waiting.popleft()
+            own = self._weigh(call)
+            self._weight -= own
             if future.cancelled():  # the caller gave up before anything happened
                 continue
-            weight += self._weigh(call)
+            weight += own
             batch.append((call, future))
         return batch

@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
 
 from jobqueue.core.api import Inbox, Link
 from jobqueue.core.clock import Clock, SystemClock
@@ -16,7 +17,7 @@ from jobqueue.core.errors import (
     JobQueueError,
     NotFound,
 )
-from jobqueue.core.ids import new_job_ids, parse_job_id
+from jobqueue.core.ids import new_job_ids, new_lease, parse_job_id
 from jobqueue.core.job import (
     Cancellation,
     Event,
@@ -26,6 +27,7 @@ from jobqueue.core.job import (
     NewJob,
     Outcome,
     Page,
+    Pulse,
     SubmitResult,
     SubmitStatus,
     Transition,
@@ -37,16 +39,19 @@ from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Change, JobFilter, Store
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
+from jobqueue.engine.control import Control
 from jobqueue.engine.links import ENDING, EngineLink, ReportCall
 from jobqueue.engine.operator import OperatorCalls
+from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.scheduler import Scheduler
-from jobqueue.engine.sessions import Session
+from jobqueue.engine.sessions import Plan, Session
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.engine.sweeper import Sweeper
 from jobqueue.engine.watching import Watchers
 
 _log = logging.getLogger("jobqueue.engine")
 _WATCH_SAFETY_NET = 1.0  # how long a waiter trusts that it will be told
+_LANES = 2  # batches in flight, where the store's writes run beside each other
 _CANCEL_TRIES = 10  # a job can change state between our look and our write, but not for ever
 
 
@@ -80,12 +85,16 @@ class Engine(OperatorCalls):
             return
         await self._store.open()
         self._submits: Batcher[Sequence[NewJob], list[SubmitResult]] = Batcher(
-            self._flush_submits, limit=self._settings.submit_group, weigh=len
+            self._flush_submits,
+            limit=self._settings.submit_group,
+            weigh=len,
+            lanes=_LANES if self._store.parallel else 1,
         )
         self._reports: Batcher[ReportCall, list[bool]] = Batcher(
             self._flush_reports,
             limit=self._settings.report_group,
             weigh=lambda call: len(call.reports),
+            lanes=_LANES if self._store.parallel else 1,
         )
         self._scheduler = Scheduler(self._store, self._settings, self._observer)
         self._sweeper = Sweeper(
@@ -96,10 +105,13 @@ class Engine(OperatorCalls):
             promoted=self._scheduler.wake,
             offline=self._scheduler.dismiss,
         )
+        self._pulses = Pulses(self._store, self._scheduler, self._lose)
+        self._control = Control(self._store, self._scheduler)
         await self._store.create_queue(dataclasses.replace(self._settings.queue))
         self._store.on_change(self._changed_elsewhere)
         self._scheduler.start()
         self._sweeper.start()
+        self._control.start()
         self._started = True
 
     async def stop(self) -> None:
@@ -110,11 +122,12 @@ class Engine(OperatorCalls):
         self._started = False
         await self._submits.close()
         await self._reports.close()
+        await self._control.stop()
         await self._sweeper.stop()
         await self._scheduler.stop()
         while self._losing or self._writing:
             await asyncio.wait([*self._losing, *self._writing])
-        self._watchers.changed_elsewhere()
+        self._watchers.close()
         await self._store.close()
 
     def _changed_elsewhere(self, changed: Change) -> None:
@@ -123,6 +136,7 @@ class Engine(OperatorCalls):
         if Change.ENDED in changed:
             self._watchers.changed_elsewhere()
         if Change.CONTROL in changed:
+            self._control.heard()
             self._sweeper.lead()
 
     # -- client ----------------------------------------------------------------------------
@@ -156,7 +170,7 @@ class Engine(OperatorCalls):
 
     async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
         jobs = [job for call in calls for job in call] if len(calls) > 1 else calls[0]
-        plan = self._scheduler.plan(work=True)
+        plan = self._plan(work=True)
         try:
             submission = await self._store.submit(jobs, plan.claims)
         except BaseException:
@@ -284,6 +298,7 @@ class Engine(OperatorCalls):
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
         """See ``DispatchApi.connect``."""
         admission.check_worker(info)
+        info = dataclasses.replace(info, link=new_lease())
         lost = await self._store.register_worker(info)
         if lost:
             error = f"worker {info.id} was started anew"
@@ -292,10 +307,31 @@ class Engine(OperatorCalls):
         known = {worker.info.id: worker.status for worker in await self._store.workers()}
         if known.get(info.id, WorkerStatus.ONLINE) is not WorkerStatus.ONLINE:
             session.open = False  # an operator drained it before it came back
+        # What it brings along from another server, or from before a break, is part of its load.
+        session.held.update(one.lease for one in await self._store.held(info.id))
+        session.inherited = frozenset(session.held)
         replaced = self._scheduler.sessions.add(session)
         if replaced is not None:
             replaced.open = False
-        return EngineLink(session, self._store, self._scheduler, self._reports.add, self._lose)
+        return EngineLink(session, self._store, self._scheduler, self._reports.add, self._pulses)
+
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+    ) -> Pulse:
+        """See ``AttendanceApi.pulse``."""
+        return self._pulses.beat(worker_id, incarnation, leases, begun, complete)
+
+    async def leave(self, worker_id: str, incarnation: int) -> None:
+        """See ``AttendanceApi.leave``."""
+        session = self._scheduler.sessions.get(worker_id)
+        if session is not None and session.info.incarnation == incarnation:
+            self._scheduler.dismiss(worker_id)
+        await self._store.retire_worker(worker_id, incarnation)
 
     def _lose(self, transitions: Sequence[Transition]) -> None:
         task: asyncio.Task[object] = asyncio.create_task(self._apply_quietly(transitions))
@@ -311,18 +347,23 @@ class Engine(OperatorCalls):
     async def _flush_reports(self, calls: Sequence[ReportCall]) -> list[list[bool]]:
         transitions = [report for call in calls for report in call.reports]
         freed: dict[Session, int] = {}
+        ending: dict[Session, set[int]] = {}
         for call in calls:
             if call.freed and call.session.takes:
                 freed[call.session] = freed.get(call.session, 0) + call.freed
-        outcomes = await self._write(transitions, freed, by_worker=True)
+            ending.setdefault(call.session, set()).update(
+                report.lease
+                for report in call.reports
+                if report.move in ENDING and report.lease is not None
+            )
+        outcomes = await self._write(transitions, freed, ending, by_worker=True)
+        for session, leases in ending.items():
+            self._scheduler.relieve(session, leases)
         answers: list[list[bool]] = []
         start = 0
         for call in calls:
             own = outcomes[start : start + len(call.reports)]
             answers.append([outcome.refusal is None for outcome in own])
-            call.session.held.difference_update(
-                report.lease for report in call.reports if report.move in ENDING
-            )
             start += len(call.reports)
         return answers
 
@@ -346,11 +387,12 @@ class Engine(OperatorCalls):
         self,
         transitions: Sequence[Transition],
         freed: dict[Session, int] | None = None,
+        ending: dict[Session, set[int]] | None = None,
         *,
         by_worker: bool = False,
     ) -> list[Outcome]:
         """The one way to the store's write path: claims ride along, everybody is told."""
-        plan = self._scheduler.plan(freed or {})
+        plan = self._plan(freed or {}, ending or {})
         try:
             application = await self._store.apply(transitions, plan.claims)
         except BaseException:
@@ -361,6 +403,18 @@ class Engine(OperatorCalls):
         self._scheduler.settle(plan, application.assigned)
         self._after_apply(application.outcomes, by_worker)
         return application.outcomes
+
+    def _plan(
+        self,
+        freed: Mapping[Session, int] = MappingProxyType({}),
+        ending: Mapping[Session, set[int]] = MappingProxyType({}),
+        *,
+        work: bool = False,
+    ) -> Plan:
+        """What a write may claim besides; nothing where the scheduler claims beside it."""
+        if self._store.parallel:
+            return Plan([], [], {}, 0, False)
+        return self._scheduler.plan(freed, ending, work=work)
 
     def _after_apply(self, outcomes: Sequence[Outcome], by_worker: bool) -> None:
         entered: dict[tuple[str, State], int] = {}
@@ -382,7 +436,7 @@ class Engine(OperatorCalls):
             if outcome.lease is not None and not by_worker:
                 session = self._scheduler.sessions.get(outcome.worker_id)
                 if session is not None:  # its lease ended without it
-                    session.held.discard(outcome.lease)
+                    self._scheduler.relieve(session, [outcome.lease])
                     session.inbox.cancel([outcome.lease])
         for (queue, state), count in entered.items():
             self._observer.entered(queue, state, count)

@@ -28,10 +28,10 @@ _log = logging.getLogger("jobqueue.engine.leadership")
 class Leadership:
     """Holds the lead as long as it can."""
 
-    def __init__(self, store: Store, ttl: float, took: Callable[[], None]) -> None:
+    def __init__(self, store: Store, ttl: float, failed: Callable[[], None]) -> None:
         self._store = store
         self._ttl = ttl
-        self._took = took  # called when the lead is new to us
+        self._failed = failed  # called when the store did not answer
         self._holder = new_lease()
         self._term: Term | None = None
         self._until = 0.0  # by our monotonic clock, from before the store was asked
@@ -80,11 +80,13 @@ class Leadership:
                 failing = False
             except JobQueueError as error:
                 self.step_down()
+                self._failed()
                 if not failing:
                     _log.warning("the lead cannot be taken or renewed: %s", error)
                 failing = True
             except Exception:
                 self.step_down()
+                self._failed()
                 _log.exception("taking the lead failed")
             try:
                 await asyncio.wait_for(self._wake.wait(), self._ttl / 3)
@@ -96,17 +98,13 @@ class Leadership:
         asked = time.monotonic()
         before = self._term
         term = await self._store.lead(self._holder, self._ttl)
-        had = self.term is not None
         if term is None:
-            if had:
+            if before is not None:
                 _log.warning("another server leads now")
             self._term = None
             self.step_down()
             return
         self._term = term
-        if not had or term != before:
-            # Also when the same term was interrupted: what happened meanwhile was not seen.
-            self._took()
         if term != before:
             _log.info("this server leads", extra={"epoch": term.epoch})
         self._until = asked + self._ttl

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import Held, Pulse, Transition, WorkerStatus
-from jobqueue.core.lifecycle import REPORTABLE, Move, State
+from jobqueue.core.job import Pulse, Transition, WorkerStatus
+from jobqueue.core.lifecycle import REPORTABLE, Move
 from jobqueue.core.store import Store
 from jobqueue.engine.admission import MAX_SECONDS
+from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Session
 
@@ -34,15 +34,13 @@ class EngineLink:
         store: Store,
         scheduler: Scheduler,
         report: Callable[[ReportCall], Awaitable[list[bool]]],
-        lose: Callable[[Sequence[Transition]], None],
+        pulses: Pulses,
     ) -> None:
         self._session = session
         self._store = store
         self._scheduler = scheduler
         self._report = report
-        self._lose = lose
-        self._loop = asyncio.get_running_loop()
-        self._missing: set[int] = set()
+        self._pulses = pulses
 
     def grant(self, slots: int) -> None:
         """See ``Link.grant``."""
@@ -64,19 +62,21 @@ class EngineLink:
         return await self._report(ReportCall(self._session, reports, freed))
 
     def pulse(
-        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
     ) -> Pulse:
-        """See ``Link.pulse``. A lease that two complete lists in a row leave out is lost."""
+        """See ``Link.pulse``."""
         info = self._session.info
-        answer = self._store.pulse(info.id, info.incarnation, leases, begun)
-        if complete:
-            twice = [one for one in answer.unlisted if one.lease in self._missing]
-            self._missing = {one.lease for one in answer.unlisted}
-            if twice:
-                lost = [_lost(one, info.id) for one in twice]
-                self._loop.call_soon_threadsafe(self._lose, lost)
+        answer = self._pulses.beat(info.id, info.incarnation, leases, begun, complete)
+        if fresh and complete and answer.known:
+            before, self._session.inherited = self._session.inherited, frozenset()
+            self._pulses.lose(info.id, [one for one in answer.unlisted if one.lease in before])
         if answer.known and answer.status is not WorkerStatus.ONLINE and self._session.open:
-            self._session.open = False  # drained through another process
+            self._session.open = False  # drained through another process; the answer says so
+            self._session.told = answer.status
         return answer
 
     async def drain(self) -> None:
@@ -91,13 +91,6 @@ class EngineLink:
         self._scheduler.remove(self._session)
         info = self._session.info
         await self._store.retire_worker(info.id, info.incarnation)
-
-
-def _lost(one: Held, worker_id: str) -> Transition:
-    """What never reached the worker is simply handed out again."""
-    if one.state is State.ASSIGNED:
-        return Transition.handed_back(one.seq, one.lease)
-    return Transition.worker_lost(one.seq, one.lease, f"worker {worker_id} does not know of it")
 
 
 ENDING = REPORTABLE - {Move.START}

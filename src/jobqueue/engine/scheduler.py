@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Transition
@@ -17,6 +17,7 @@ from jobqueue.engine.settings import EngineSettings
 
 _log = logging.getLogger("jobqueue.engine.scheduler")
 _NOTHING_FREED: Mapping[Session, int] = {}
+_NOTHING_ENDS: Mapping[Session, set[int]] = {}
 
 
 class Scheduler:
@@ -80,14 +81,28 @@ class Scheduler:
         self._dry.clear()
         self._wake.set()
 
-    def plan(self, freed: Mapping[Session, int] = _NOTHING_FREED, *, work: bool = False) -> Plan:
+    def relieve(self, session: Session, leases: Collection[int]) -> None:
+        """Leases of a worker ended: slots may be used that could not be because of them."""
+        session.held.difference_update(leases)
+        if session.free > 0:
+            self._wake.set()
+
+    def plan(
+        self,
+        freed: Mapping[Session, int] = _NOTHING_FREED,
+        ending: Mapping[Session, set[int]] = _NOTHING_ENDS,
+        *,
+        work: bool = False,
+    ) -> Plan:
         """Promise free slots to a claim that rides along with a write.
 
         ``work``: the write itself brings claimable jobs, so that being dry does not matter.
         """
         if work:
             self._news += 1
-        return self.sessions.plan(self._settings.batch_size, self._news, self._is_dry, freed)
+        return self.sessions.plan(
+            self._settings.batch_size, self._news, self._is_dry, freed, ending
+        )
 
     def _is_dry(self, scope: Scope) -> bool:
         return self._dry.get(scope) == self._news

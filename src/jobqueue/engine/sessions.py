@@ -7,20 +7,34 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 
 from jobqueue.core.api import Inbox
-from jobqueue.core.job import Assignment, WorkerInfo
+from jobqueue.core.job import Assignment, WorkerInfo, WorkerStatus
 from jobqueue.core.store import ALL_QUEUES, Claim
 
 _NOTHING: frozenset[str] = frozenset()
+_NONE: frozenset[int] = frozenset()
 
 
 class Session:
     """One connected worker.
 
     ``free`` slots may be promised in a claim; ``promised`` ones are in a claim under way; ``held``
-    are the leases delivered and not yet ended, whose number is the worker's load.
+    are the leases delivered and not yet ended, whose number is the worker's load. All three
+    together never exceed the worker's slots: what it was given by a server that died before it
+    arrived still counts in the store, until it is found to be lost.
     """
 
-    __slots__ = ("_settled", "drained", "free", "held", "inbox", "info", "open", "promised")
+    __slots__ = (
+        "_settled",
+        "drained",
+        "free",
+        "held",
+        "inbox",
+        "info",
+        "inherited",
+        "open",
+        "promised",
+        "told",
+    )
 
     def __init__(self, info: WorkerInfo, inbox: Inbox) -> None:
         self.info = info
@@ -28,14 +42,22 @@ class Session:
         self.free = 0
         self.promised = 0
         self.held: set[int] = set()
+        self.inherited: frozenset[int] = frozenset()  # held when it connected
         self.open = True  # False: drained by an operator, or gone; nothing is promised to it
         self.drained = False  # the worker withdrew its slots; a grant takes that back
+        self.told = WorkerStatus.ONLINE  # what the worker was last told to be
         self._settled = asyncio.Event()
 
     @property
     def takes(self) -> bool:
         """Whether slots of it may be promised."""
         return self.open and not self.drained
+
+    def tell(self, status: WorkerStatus) -> None:
+        """An operator drains or stops the worker."""
+        self.open = False
+        self.told = status
+        self.inbox.set_status(status)
 
     async def settle(self) -> None:
         """Wait until no claim under way can still bring it something."""
@@ -115,16 +137,25 @@ class Sessions:
         return list(self._by_id.values())
 
     def plan(
-        self, limit: int, news: int, dry: Callable[[Scope], bool], freed: Mapping[Session, int]
+        self,
+        limit: int,
+        news: int,
+        dry: Callable[[Scope], bool],
+        freed: Mapping[Session, int],
+        ending: Mapping[Session, set[int]],
     ) -> Plan:
         """Promise up to ``limit`` slots, least loaded worker first.
 
-        ``freed`` slots come free in the very write that the claim is part of, so they count here
-        and nowhere else until it has happened. ``dry`` scopes have nothing to be claimed.
+        ``freed`` slots come free, and ``ending`` leases end, in the very write that the claim is
+        part of, so they count here and nowhere else until it has happened. ``dry`` scopes have
+        nothing to be claimed.
         """
         groups: dict[Scope, list[tuple[Session, int]]] = {}
         for session in self._by_id.values():
             free = session.free + freed.get(session, 0)
+            if free > 0 and session.takes:
+                held = len(session.held) - len(ending.get(session, _NONE) & session.held)
+                free = min(free, session.info.concurrency - session.promised - held)
             if free > 0 and session.takes:
                 scope = self.scope(session)
                 if not dry(scope):

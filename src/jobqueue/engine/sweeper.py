@@ -58,8 +58,9 @@ class Sweeper:
     def start(self) -> None:
         """Begin; nobody is judged silent before a full timeout has passed under our eyes.
 
-        That is: since we began to lead. What another leader saw is not handed over, and the
-        store may have been away before.
+        Under our eyes means: our own sweeps found the store there, all the time. A server that
+        stands by looks just as one that leads, so that it may judge as soon as it takes the lead;
+        one that was cut off from the store waits a full timeout, leader or not.
         """
         now = time.monotonic()
         self._reap_at = now
@@ -113,7 +114,8 @@ class Sweeper:
         for duty in (self.sweep, self._reap, self._prune):
             try:
                 await duty()
-            except TermEnded:
+            except TermEnded:  # it ran out, and we did not notice: were we stopped?
+                self._suspend_judgement()
                 self._leadership.step_down()
                 self._leadership.nudge()
             except JobQueueError:

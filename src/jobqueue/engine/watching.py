@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+_PAUSE = 0.05  # other processes may end thousands of jobs a second; each look is a read
+
 
 class Watchers:
     """Wakes whoever waits for a job, by its id."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._pause: asyncio.TimerHandle | None = None
+        self._heard = False  # during the pause
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -36,7 +40,28 @@ class Watchers:
                 event.set()
 
     def changed_elsewhere(self) -> None:
-        """Any job may have changed, by another process."""
+        """Any job may have changed, by another process. Wakes at once, then after a pause."""
+        if self._pause is not None:
+            self._heard = True
+        elif self._waiting:
+            self._pause = asyncio.get_running_loop().call_later(_PAUSE, self._resume)
+            self.wake_all()
+
+    def _resume(self) -> None:
+        self._pause = None
+        if self._heard:
+            self._heard = False
+            self.changed_elsewhere()
+
+    def close(self) -> None:
+        """No more news: have everybody look for the last time."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Have everybody look."""
         for waiting in self._waiting.values():
             for event in waiting:
                 event.set()

@@ -27,7 +27,7 @@ STORES = (
     "memory://, sqlite:///FILE (relative), sqlite:////PATH/FILE (absolute),"
     " postgresql://USER@HOST:PORT/DATABASE"
 )
-ALLOWED = f"{STORES}, grpc://HOST:PORT, grpcs://HOST:PORT (TLS)"
+ALLOWED = f"{STORES}, grpc://HOST:PORT[,HOST:PORT…], grpcs://HOST:PORT[,…] (TLS)"
 REDIS = "redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER (TLS)"
 POOL_SIZE = 8
 REDIS_TIMEOUT = 0.05
@@ -40,18 +40,19 @@ _PLACE = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::([0-9]+))?")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed URL: the scheme, and the file or the host and port that it names."""
+    """A parsed URL: the scheme, and the file or the servers that it names."""
 
     scheme: str
     path: Path | None = None
-    host: str = ""
-    port: int = 0
+    servers: tuple[tuple[str, int], ...] = ()
     tls: bool = False
 
     @property
     def target(self) -> str:
-        """``host:port`` as gRPC wants it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """``host:port`` as gRPC wants it; several with commas between."""
+        return ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.servers
+        )
 
 
 def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
@@ -65,8 +66,8 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
     if scheme == "sqlite" and sep:
         return Address("sqlite", path=_sqlite_path(rest, url, field))
     if scheme in ("grpc", "grpcs") and sep:
-        host, port = _host_port(rest, url, field)
-        return Address("grpc", host=host, port=port, tls=scheme == "grpcs")
+        servers = tuple(_host_port(one, url, field) for one in rest.rstrip("/").split(","))
+        return Address("grpc", servers=servers, tls=scheme == "grpcs")
     if scheme in _POSTGRES and sep:
         _check_places(_authority(rest), url, field)
         return Address("postgresql")
@@ -96,7 +97,6 @@ def _sqlite_path(rest: str, url: str, field: str) -> Path:
 
 def _host_port(rest: str, url: str, field: str) -> tuple[str, int]:
     shown = repr(redact(url))
-    rest = rest.rstrip("/")
     if "@" in rest or "/" in rest or "?" in rest:
         raise InvalidArgument(field, f"{shown}: grpc takes only a host and a port")
     host, sep, port = rest.rpartition(":")
@@ -270,8 +270,10 @@ def create_backend(
         shown = credentials or Credentials()
         if address.tls and shown.tls is None:
             shown = Credentials(shown.api_key, Tls())
-        if shown.api_key is not None and shown.tls is None and not is_loopback(address.host):
-            log.warning("the API key goes to %s without TLS: it can be read", address.host)
+        if shown.api_key is not None and shown.tls is None:
+            for host, _ in address.servers:
+                if not is_loopback(host):
+                    log.warning("the API key goes to %s without TLS: it can be read", host)
         return GrpcBackend(address.target, timeout=call_timeout, credentials=shown)
     from jobqueue.engine.engine import Engine
     from jobqueue.engine.settings import EngineSettings

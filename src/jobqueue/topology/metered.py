@@ -63,6 +63,14 @@ class _Counting:
         """See ``Inbox.set_status``."""
         self._inbox.set_status(status)
 
+    def holds(self) -> Sequence[int] | None:
+        """See ``Inbox.holds``."""
+        return self._inbox.holds()
+
+    def moved(self) -> None:
+        """See ``Inbox.moved``."""
+        self._inbox.moved()
+
     def lost(self, leases: Sequence[int]) -> None:
         """Forget leases that do not stand any more. In the heartbeat's thread."""
         for lease in leases:
@@ -106,10 +114,14 @@ class _MeteredLink:
         return accepted
 
     def pulse(
-        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
     ) -> Pulse:
         """See ``Link.pulse``."""
-        answer = self._link.pulse(leases, begun, complete)
+        answer = self._link.pulse(leases, begun, complete, fresh)
         self._counting.lost(answer.lost)
         return answer
 

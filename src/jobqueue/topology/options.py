@@ -78,6 +78,7 @@ def engine(settings: Settings) -> EngineSettings:
         interval=settings.scheduler.interval,
         heartbeat_interval=settings.worker.heartbeat_interval,
         heartbeat_timeout=settings.worker.heartbeat_timeout,
+        leader_ttl=settings.scheduler.leader_ttl,
         retention=settings.queue.retention,
         version=__version__,
     )

@@ -246,15 +246,18 @@ class WorkerRuntime:
 
     def _on_pulse(self, pulse: Pulse) -> None:
         if not pulse.known:
-            if not self._reconnecting and self._closing is None:
-                self._reconnecting = True
-                self._spawn(self._reconnect())
+            self._register_again()
             return
         self.set_status(pulse.status)
         self.cancel(pulse.cancelled)
         for lease in pulse.lost:
             if execution := self._held.get(lease):
                 self._refused(execution)
+
+    def _register_again(self) -> None:
+        if not self._reconnecting and self._closing is None:
+            self._reconnecting = True
+            self._spawn(self._reconnect())
 
     async def _withdraw_slots(self) -> None:
         link = self._link
@@ -305,6 +308,14 @@ class WorkerRuntime:
             self._stop_taking()
             log.info("draining", extra={"worker_id": self.settings.id})
             self._spawn(self._withdraw_slots())
+
+    def holds(self) -> Sequence[int]:
+        """Every lease the server counts on."""
+        return list(self._held)
+
+    def moved(self) -> None:
+        """This link brings nothing more, but it is the one we listen to."""
+        self._register_again()
 
     # -- Host --------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class RecordingInbox:
         self.jobs: list[Assignment] = []
         self.cancelled: list[int] = []
         self.statuses: list[WorkerStatus] = []
+        self.listed: list[int] | None = None
         self._changed = asyncio.Event()
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
@@ -37,6 +38,12 @@ class RecordingInbox:
     def set_status(self, status: WorkerStatus) -> None:
         self.statuses.append(status)
         self._changed.set()
+
+    def holds(self) -> list[int] | None:
+        return self.listed
+
+    def moved(self) -> None:
+        raise AssertionError("a remote link connects again by itself")
 
     async def until(
         self, condition: Callable[[RecordingInbox], object], within: float = 5.0
@@ -72,8 +79,14 @@ class GatedLink:
         await self._engine.report_gate.wait()
         return accepted
 
-    def pulse(self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True):
-        return self._link.pulse(leases, begun, complete)
+    def pulse(
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
+    ):
+        return self._link.pulse(leases, begun, complete, fresh)
 
     async def drain(self) -> None:
         self.drains += 1

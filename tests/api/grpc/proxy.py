@@ -13,7 +13,9 @@ class Proxy:
         self.refuse = False
         self.mute = False  # swallow what the server says
         self._server: asyncio.Server | None = None
+        self.half_open = False
         self._writers: set[asyncio.StreamWriter] = set()
+        self._to_clients: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
@@ -26,6 +28,12 @@ class Proxy:
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
+
+    def cut_from_client(self) -> None:
+        """Reset the clients' side; the server is left with connections that nobody uses."""
+        self.half_open = True
+        for writer in self._to_clients:
+            writer.transport.abort()
 
     def cut(self) -> None:
         for writer in self._writers:
@@ -43,6 +51,7 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers |= {writer, far_writer}
+        self._to_clients.add(writer)
         for source, sink, muted in ((reader, far_writer, False), (far_reader, writer, True)):
             task = asyncio.create_task(self._relay(source, sink, muted))
             self._tasks.add(task)
@@ -53,12 +62,13 @@ class Proxy:
     ) -> None:
         try:
             while data := await source.read(65536):
-                if from_server and self.mute:
+                if from_server and (self.mute or self.half_open):
                     continue
                 sink.write(data)
                 await sink.drain()
         except OSError:
             pass
         finally:
-            sink.transport.abort()
-            self._writers.discard(sink)
+            if not self.half_open:
+                sink.transport.abort()
+                self._writers.discard(sink)

@@ -275,7 +275,7 @@ async def test_a_batch_that_fails_as_a_whole_is_answered(engine, remote):
 
 async def test_the_wire_protocol_by_hand(remote):
     """As another language's client would speak it."""
-    stream = remote._wiring.client.SubmitStream()
+    stream = remote._servers.pick().client.SubmitStream()
     for number in (7, 3):
         specs = [types_pb2.JobSpec(payload=b"x"), types_pb2.JobSpec()]
         await stream.write(client_pb2.SubmitStreamRequest(number=number, specs=specs))

@@ -17,6 +17,7 @@ from jobqueue.core.job import (
     JobQuery,
     JobSpec,
     Page,
+    Pulse,
     Queue,
     QueueSpec,
     QueueStats,
@@ -56,6 +57,7 @@ class FakeBackend:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.keys: dict[str, str] = {}
+        self.healthy = False  # whatever its components say
         self.specs: list[JobSpec] = []
         self.queries: list[JobQuery] = []
         self.failure: Exception | None = None
@@ -156,6 +158,19 @@ class FakeBackend:
     async def connect(self, info: WorkerInfo, inbox: Any) -> Any:
         raise NotImplementedError
 
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+    ) -> Pulse:
+        raise NotImplementedError
+
+    async def leave(self, worker_id: str, incarnation: int) -> None:
+        raise NotImplementedError
+
     async def create_queue(self, spec: QueueSpec) -> Queue:
         await self._call()
         queue = spec.resolve(Queue(name="defaults"))
@@ -208,4 +223,5 @@ class FakeBackend:
 
     async def health(self) -> Health:
         await self._call()
-        return Health(all(c.ok for c in self.components), "1.2.3", self.components)
+        ok = self.healthy or all(c.ok for c in self.components)
+        return Health(ok, "1.2.3", self.components)

@@ -97,6 +97,22 @@ async def test_probes(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     assert (alive.status_code, alive.text) == (200, "ok\n")
 
 
+@pytest.mark.req("jq:NFR-013", "jq:NFR-009")
+async def test_a_part_that_only_slows_the_server_leaves_it_ready(
+    http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    assert (await http.get("/readyz")).json()["status"] == "ok"
+    backend.components.append(ComponentHealth("redis", False, "connection refused"))
+    backend.healthy = True
+    response = await http.get("/readyz")
+    body = response.json()
+    assert (response.status_code, body["ok"], body["status"]) == (200, True, "degraded")
+    assert body["components"][-1] == {"name": "redis", "ok": False, "detail": "connection refused"}
+    assert (await http.get("/status")).json()["status"] == "degraded"
+    backend.healthy = False
+    assert (await http.get("/readyz")).json()["status"] == "failing"
+
+
 async def test_readiness_can_be_given(serve: Serve) -> None:
     async def not_yet() -> bool:
         return False

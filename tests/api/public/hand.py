@@ -60,6 +60,12 @@ class Hand:
     def set_status(self, status: WorkerStatus) -> None:
         self.statuses.put_nowait(status)
 
+    def holds(self) -> None:
+        return
+
+    def moved(self) -> None:
+        raise AssertionError("no scenario moves a worker")
+
     # -- what a scenario says ----------------------------------------------------------------
 
     async def take(self) -> Assignment:

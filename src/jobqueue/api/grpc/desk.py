@@ -40,10 +40,14 @@ class Desk:
         return accepted
 
     def pulse(
-        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
     ) -> Pulse:
         """Blocking."""
-        return self._link.pulse(leases, begun, complete)
+        return self._link.pulse(leases, begun, complete, fresh)
 
     async def drain(self) -> None:
         """Withdraw every slot."""

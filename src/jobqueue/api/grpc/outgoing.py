@@ -10,6 +10,7 @@ from jobqueue.api.grpc.channel import BATCH_BYTES
 from jobqueue.api.grpc.codec.values import STATUS_TO_PB
 from jobqueue.api.grpc.codec.work import assignment_to_pb
 from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
+from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Assignment, WorkerStatus
 
 
@@ -36,6 +37,7 @@ class Outgoing:
         self._wake = asyncio.Event()
         self._sending: list[Assignment] = []
         self._finished = False
+        self._moved = False
 
     # -- the inbox, called by the backend ------------------------------------------------------
 
@@ -53,6 +55,15 @@ class Outgoing:
     def set_status(self, status: WorkerStatus) -> None:
         """What the operator wants."""
         self._last().message.status = STATUS_TO_PB[status]
+        self._wake.set()
+
+    def holds(self) -> None:
+        """Only the worker's heartbeats tell."""
+        return
+
+    def moved(self) -> None:
+        """End the stream: the worker is connected elsewhere, or must connect again."""
+        self._moved = True
         self._wake.set()
 
     # -- the session's answers -----------------------------------------------------------------
@@ -90,13 +101,20 @@ class Outgoing:
         self._wake.set()
 
     async def next(self) -> pb.ConnectResponse | None:
-        """The next message; None after ``finish``. The one before counts as sent now."""
+        """The next message; None after ``finish``. The one before counts as sent now.
+
+        Raises Unavailable when the worker is connected to another server.
+        """
         self._sending = []
+        if self._moved:
+            raise _moved_on()
         while not self._parts:
             if self._finished:
                 return None
             self._wake.clear()
             await self._wake.wait()
+            if self._moved:
+                raise _moved_on()
         part = self._parts[0]
         count, size = 0, 0
         for assignment in part.assignments:
@@ -125,3 +143,7 @@ class Outgoing:
         self._sending = []
         self._parts.clear()
         return left
+
+
+def _moved_on() -> Unavailable:
+    return Unavailable("the worker is registered with another server: connect again")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from jobqueue.api.grpc.desk import Desk
+from jobqueue.core.errors import NotFound
 from jobqueue.core.job import Assignment, WorkerStatus
 
 
@@ -14,6 +15,7 @@ class Buffer:
 
     def __init__(self) -> None:
         self.status = WorkerStatus.ONLINE
+        self.elsewhere = False
         self._jobs: list[Assignment] = []
         self._changed = asyncio.Event()
 
@@ -32,6 +34,15 @@ class Buffer:
         self.status = status
         self._changed.set()
 
+    def holds(self) -> None:
+        """Only the worker's heartbeats tell."""
+        return
+
+    def moved(self) -> None:
+        """The worker is registered with another server."""
+        self.elsewhere = True
+        self._changed.set()
+
     def __len__(self) -> int:
         return len(self._jobs)
 
@@ -43,7 +54,7 @@ class Buffer:
     async def wait(self, seconds: float) -> None:
         """Wait for a job or a change of status."""
         self._changed.clear()
-        if self._jobs or self.status is not WorkerStatus.ONLINE:
+        if self._jobs or self.elsewhere or self.status is not WorkerStatus.ONLINE:
             return
         try:
             async with asyncio.timeout(seconds):
@@ -72,6 +83,10 @@ class Fetcher:
                 self._desk.grant(limit - len(self.buffer))
             await self.buffer.wait(wait)
             await self._desk.drain()
+            if self.buffer.elsewhere:
+                raise NotFound(
+                    f"worker {self._desk.info.id!r} is registered with another server: register it"
+                )
             return self.buffer.take()
 
     async def retire(self) -> None:

@@ -154,7 +154,8 @@ class WorkStream:
 
     async def _beat(self, leases: list[int], begun: list[int], complete: bool) -> None:
         try:
-            pulse = await asyncio.to_thread(self._desk.pulse, leases, begun, complete)
+            # It came on the stream: made after the worker had left every earlier one.
+            pulse = await asyncio.to_thread(self._desk.pulse, leases, begun, complete, True)
         except JobQueueError as error:
             log.warning("a heartbeat failed: %s", error, extra={"worker_id": self._info.id})
         else:

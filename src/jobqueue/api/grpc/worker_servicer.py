@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 from jobqueue.api.grpc.calls import Calls, Duplex, handled
 from jobqueue.api.grpc.client_servicer import check_wait
@@ -22,18 +22,22 @@ from jobqueue.api.grpc.pb.jq.v1 import worker_pb2_grpc as rpc
 from jobqueue.api.grpc.seats import Seats
 from jobqueue.api.grpc.work_fetch import Buffer, Fetcher
 from jobqueue.api.grpc.work_stream import Stream, WorkStream
-from jobqueue.core.api import DispatchApi
+from jobqueue.core.api import AttendanceApi, DispatchApi
 from jobqueue.core.errors import Conflict, InvalidArgument
-from jobqueue.core.job import Assignment, Pulse, WorkerInfo
+from jobqueue.core.job import Assignment, WorkerInfo
 
 MAX_FETCH_WAIT = 30.0
 HELLO_TIMEOUT = 10.0
 
 
+class Workplace(DispatchApi, AttendanceApi, Protocol):
+    """What this servicer needs of a backend."""
+
+
 class WorkerServicer(rpc.WorkerServiceServicer):
     """What workers call."""
 
-    def __init__(self, backend: DispatchApi, calls: Calls, welcome: pb.Welcome) -> None:
+    def __init__(self, backend: Workplace, calls: Calls, welcome: pb.Welcome) -> None:
         self._backend = backend
         self._welcome = welcome
         self._seats = Seats()
@@ -100,11 +104,20 @@ class WorkerServicer(rpc.WorkerServiceServicer):
 
     @handled
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
-        """Keep leases alive, of workers on a stream as well."""
+        """Keep leases alive, of workers on a stream as well, and of those of another server."""
         leases, begun = leases_from_pb(request.leases), leases_from_pb(request.begun)
-        seat = self._seats.find(request.worker_id, check_incarnation(request.incarnation))
+        incarnation = check_incarnation(request.incarnation)
+        seat = self._seats.find(request.worker_id, incarnation)
         if seat is None:
-            return pb.HeartbeatResponse(pulse=pulse_to_pb(Pulse(known=False)))
+            pulse = await asyncio.to_thread(
+                self._backend.pulse,
+                request.worker_id,
+                incarnation,
+                leases,
+                begun,
+                not request.incomplete,
+            )
+            return pb.HeartbeatResponse(pulse=pulse_to_pb(pulse))
         pulse = await asyncio.to_thread(seat.desk.pulse, leases, begun, not request.incomplete)
         if isinstance(seat.line, Fetcher) and pulse.known:
             seat.line.buffer.set_status(pulse.status)
@@ -118,7 +131,9 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         check_incarnation(request.incarnation)
         async with self._seats.taking(request.worker_id):
             seat = self._seats.find(request.worker_id, request.incarnation)
-            if seat is not None:
+            if seat is None:  # connected to another server, if at all
+                await self._backend.leave(request.worker_id, request.incarnation)
+            else:
                 await seat.line.retire()
                 await seat.desk.close()
                 self._seats.remove(seat)

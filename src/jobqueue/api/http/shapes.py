@@ -200,6 +200,7 @@ class StatusView(Struct, kw_only=True):
     """The system at a glance."""
 
     ok: bool
+    status: str  # ok, degraded (it does its work, slower) or failing
     version: str
     components: list[ComponentView]
     queues: list[QueueView]
@@ -210,5 +211,6 @@ class Ready(Struct, kw_only=True):
     """Whether requests should be sent here, part by part."""
 
     ok: bool
+    status: str  # ok, degraded (it does its work, slower) or failing
     components: list[ComponentView]
     error: ErrorDetail | UnsetType = UNSET

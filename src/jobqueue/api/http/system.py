@@ -42,13 +42,16 @@ def system_routes(desk: Desk) -> APIRouter:
         ),
     )
     async def ready() -> Response:
-        ok, components = await _readiness(desk)
-        if ok:
-            return reply(shapes.Ready(ok=True, components=components))
+        status, components = await _readiness(desk)
+        if status != "failing":
+            return reply(shapes.Ready(ok=True, status=status, components=components))
         failing = [part for part in components if not part.ok]
         parts = "; ".join(f"{part.name}: {part.detail or 'not ok'}" for part in failing)
         error = Unavailable(f"not ready: {parts}")
-        return answer(error, shapes.Ready(ok=False, components=components, error=detail(error)))
+        return answer(
+            error,
+            shapes.Ready(ok=False, status=status, components=components, error=detail(error)),
+        )
 
     @router.get(
         "/metrics",
@@ -74,6 +77,7 @@ def system_routes(desk: Desk) -> APIRouter:
         return reply(
             shapes.StatusView(
                 ok=health.ok,
+                status=health.status,
                 version=health.version,
                 components=render.components_view(health),
                 queues=[render.queue_view(stats) for stats in queues],
@@ -84,21 +88,23 @@ def system_routes(desk: Desk) -> APIRouter:
     return router
 
 
-async def _readiness(desk: Desk) -> tuple[bool, list[shapes.ComponentView]]:
+async def _readiness(desk: Desk) -> tuple[str, list[shapes.ComponentView]]:
     """Never raises: the answer to a failure is 'not ready'."""
     if desk.draining.is_set():
-        return False, [_failing("server", "shutting down")]
+        return "failing", [_failing("server", "shutting down")]
     try:
         async with asyncio.timeout(_HEALTH_TIMEOUT):
             if desk.settings.ready is not None:
                 ok = await desk.settings.ready()
-                return ok, [] if ok else [_failing("server", "says that it is not ready")]
+                if ok:
+                    return "ok", []
+                return "failing", [_failing("server", "says that it is not ready")]
             health = await desk.backend.health()
     except TimeoutError:
-        return False, [_failing("backend", f"no answer within {_HEALTH_TIMEOUT:g} s")]
+        return "failing", [_failing("backend", f"no answer within {_HEALTH_TIMEOUT:g} s")]
     except JobQueueError as error:
-        return False, [_failing("backend", error.message)]
-    return health.ok, render.components_view(health)
+        return "failing", [_failing("backend", error.message)]
+    return health.status, render.components_view(health)
 
 
 def _failing(name: str, why: str) -> shapes.ComponentView:

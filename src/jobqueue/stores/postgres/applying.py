@@ -317,8 +317,7 @@ class _Writes:
             )
         ended = [row for row in self._rows.values() if row.live.state in TERMINAL]
         if ended:
-            await db.execute(SQL["end_live"], [row.live.seq for row in ended])
-            await db.execute(SQL["end_records"], *_columns(map(_end, ended), 13), self._now)
+            await db.execute(SQL["end"], *_columns(map(_end, ended), 14), self._now)
         moved = [
             row
             for row in self._rows.values()
@@ -345,7 +344,7 @@ def _columns(rows: Any, width: int) -> list[list[Any]]:
 def _end(row: _Row) -> tuple[Any, ...]:
     live = row.live
     return (
-        live.seq, int(live.state), live.version, live.attempt, live.retry_count,
+        live.seq, row.queue, int(live.state), live.version, live.attempt, live.retry_count,
         row.worker_after(), row.last_lease, live.run_at, live.cancel_requested, live.started_at,
         live.result, text(live.error), REASON_NUMBERS[live.reason],
     )  # fmt: skip

@@ -25,12 +25,12 @@ WITH home AS MATERIALIZED (
     JOIN home AS q ON q.name = t.queue
     CROSS JOIN clock AS c
     ORDER BY t.n
-    RETURNING seq, queue, priority, max_retries, ttl, timeout, run_at, created_at
+    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
 ), l AS (
-    INSERT INTO job_live (seq, queue, prio, ready, state, reason, version, attempt, retry_count,
+    INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
                           max_retries, timeout, run_at, expires_at, wake_at, updated_at)
-    SELECT seq, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1, 0, 0,
-           max_retries, timeout, run_at, created_at + ttl,
+    SELECT seq, id, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1,
+           0, 0, max_retries, timeout, run_at, created_at + ttl,
            least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl), created_at
     FROM r
 ), e AS (
@@ -89,12 +89,12 @@ WITH clock AS MATERIALIZED (
     JOIN queues AS q ON q.id = t.queue
     CROSS JOIN clock AS c
     ORDER BY t.n
-    RETURNING seq, queue, priority, max_retries, ttl, timeout, run_at, created_at
+    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
 ), l AS (
-    INSERT INTO job_live (seq, queue, prio, ready, state, reason, version, attempt, retry_count,
+    INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
                           max_retries, timeout, run_at, expires_at, wake_at, updated_at)
-    SELECT seq, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1, 0, 0,
-           max_retries, timeout, run_at, created_at + ttl,
+    SELECT seq, id, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1,
+           0, 0, max_retries, timeout, run_at, created_at + ttl,
            least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl), created_at
     FROM r
 ), e AS (
@@ -207,21 +207,20 @@ WITH clock AS MATERIALIZED (
     USING unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::float8[])
           WITH ORDINALITY AS t(seq, lease, result, ran_for, n), clock AS c
     WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 IN (2, 3) AND NOT l.cancel
-    RETURNING l.seq, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker, l.lease,
-              l.run_at,
+    RETURNING l.seq, l.id, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker,
+              l.lease, l.run_at,
               CASE WHEN l.state = 2 THEN c.now - coalesce(t.ran_for, 0) ELSE l.started_at END
                   AS started_at,
               coalesce(t.ran_for, CASE WHEN l.state = 2 THEN 0
                                        ELSE greatest(0, c.now - l.started_at) END) AS ran_for,
               t.result, t.n, c.now
-), u AS (
-    UPDATE job_record AS r
-    SET state = 4, reason = 4, cancel = false,
-        version = d.version + CASE WHEN d.state = 2 THEN 2 ELSE 1 END, attempt = d.attempt,
-        retry_count = d.retry_count, worker = d.worker, lease = d.lease, run_at = d.run_at,
-        started_at = d.started_at, completed_at = d.now, result = d.result
-    FROM d WHERE r.seq = d.seq
-    RETURNING d.n, d.state, r.id, d.queue, d.worker, d.ran_for
+), r AS (
+    INSERT INTO job_ended (seq, completed_at, started_at, run_at, lease, queue, version, attempt,
+                           retry_count, worker, state, reason, cancel, result)
+    SELECT seq, now, started_at, run_at, lease, queue,
+           version + CASE WHEN state = 2 THEN 2 ELSE 1 END, attempt, retry_count, worker, 4, 4,
+           false, result
+    FROM d
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
     SELECT d.seq, (SELECT pg_current_xact_id()::text::bigint), d.now,
@@ -235,7 +234,7 @@ WITH clock AS MATERIALIZED (
            count(*), sum(ran_for)
     FROM d GROUP BY queue
 )
-SELECT n, state, id, queue, worker, ran_for FROM u
+SELECT n, state, id, queue, worker, ran_for FROM d
 
 -- name: start
 -- ASSIGNED -> RUNNING, by the lease. $1 seq, $2 lease, $3 ran_for, $4 watchdog grace, $5 now
@@ -249,7 +248,7 @@ WITH clock AS MATERIALIZED (
     FROM unnest($1::bigint[], $2::bigint[], $3::float8[])
          WITH ORDINALITY AS t(seq, lease, ran_for, n), clock AS c
     WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 = 2
-    RETURNING t.n, l.seq, l.queue, l.version, l.attempt, l.worker, l.updated_at
+    RETURNING t.n, l.seq, l.id, l.queue, l.version, l.attempt, l.worker, l.updated_at
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
     SELECT seq, (SELECT pg_current_xact_id()::text::bigint), updated_at, version, attempt, worker,
@@ -259,23 +258,23 @@ WITH clock AS MATERIALIZED (
     INSERT INTO queue_tally (queue, assigned, running)
     SELECT queue, -count(*), count(*) FROM u GROUP BY queue
 )
-SELECT u.n, 2::smallint, r.id, u.queue, u.worker, NULL::float8
-FROM u JOIN job_record AS r ON r.seq = u.seq
+SELECT n, 2::smallint, id, queue, worker, NULL::float8 FROM u
 
 -- name: lock_live
 -- What the lifecycle looks at, locked.
 SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lease,
        coalesce(l.worker, l.last_worker), l.cancel, l.deaths, l.timeout, l.run_at, l.expires_at,
-       l.started_at, coalesce(l.wake_at, l.due), l.queue, r.id, l.error, l.reason, l.last_lease,
+       l.started_at, coalesce(l.wake_at, l.due), l.queue, l.id, l.error, l.reason, l.last_lease,
        l.prio, coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
-FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq
-WHERE l.seq = ANY ($1::bigint[]) ORDER BY l.seq FOR UPDATE OF l
+FROM job_live AS l WHERE l.seq = ANY ($1::bigint[]) ORDER BY l.seq FOR UPDATE
 
 -- name: lock_ended
-SELECT seq, state, version, attempt, retry_count, max_retries, NULL::bigint, worker, cancel, 0,
-       timeout, run_at, NULL::float8, started_at, NULL::float8, queue, id, error, reason, lease,
-       9 - priority, coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
-FROM job_record WHERE seq = ANY ($1::bigint[]) AND state IS NOT NULL ORDER BY seq FOR UPDATE
+SELECT e.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
+       e.cancel, 0, r.timeout, e.run_at, NULL::float8, e.started_at, NULL::float8, e.queue, r.id,
+       e.error, e.reason, e.lease, 9 - r.priority,
+       coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq
+WHERE e.seq = ANY ($1::bigint[]) ORDER BY e.seq FOR UPDATE OF e
 
 -- name: update_live
 UPDATE job_live AS l
@@ -292,45 +291,31 @@ FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], 
           deaths, run_at, expires_at, started_at, due, wake_at, error, reason)
 WHERE l.seq = t.seq
 
--- name: end_live
-DELETE FROM job_live WHERE seq = ANY ($1::bigint[])
-
--- name: end_records
+-- name: end
 -- -> DONE or DEAD_LETTERED.
-WITH t AS MATERIALIZED (
-    SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::int[], $4::int[], $5::int[], $6::int[],
-                         $7::bigint[], $8::float8[], $9::boolean[], $10::float8[], $11::bytea[],
-                         $12::text[], $13::smallint[])
-    AS t(seq, state, version, attempt, retry_count, worker, lease, run_at, cancel, started_at,
-         result, error, reason)
-), u AS (
-    UPDATE job_record AS r
-    SET state = t.state, version = t.version, attempt = t.attempt, retry_count = t.retry_count,
-        worker = t.worker, lease = t.lease, run_at = t.run_at, cancel = t.cancel,
-        started_at = t.started_at, completed_at = $14::float8, result = t.result, error = t.error,
-        reason = t.reason
-    FROM t WHERE r.seq = t.seq
-    RETURNING r.seq, r.queue, r.state
+WITH d AS (
+    DELETE FROM job_live WHERE seq = ANY ($1::bigint[])
 )
-INSERT INTO job_dead (seq, queue) SELECT seq, queue FROM u WHERE state = 6
+INSERT INTO job_ended (seq, queue, state, version, attempt, retry_count, worker, lease, run_at,
+                       cancel, started_at, result, error, reason, completed_at)
+SELECT t.*, $15::float8
+FROM unnest($1::bigint[], $2::int[], $3::smallint[], $4::int[], $5::int[], $6::int[], $7::int[],
+            $8::bigint[], $9::float8[], $10::boolean[], $11::float8[], $12::bytea[], $13::text[],
+            $14::smallint[]) AS t
 
 -- name: revive
 -- DEAD_LETTERED -> PENDING: the live row comes back. $1 seq, $2 version, $3 reason, $4 now
 WITH d AS (
-    DELETE FROM job_dead USING unnest($1::bigint[]) AS t(seq) WHERE job_dead.seq = t.seq
-), r AS (
-    UPDATE job_record AS r
-    SET state = NULL, completed_at = NULL, result = NULL, error = NULL, worker = NULL, lease = NULL
-    FROM unnest($1::bigint[], $2::int[], $3::smallint[]) AS t(seq, version, reason)
-    WHERE r.seq = t.seq
-    RETURNING r.seq, r.queue, r.priority, r.attempt, r.max_retries, r.timeout, r.started_at,
-              t.version, t.reason
+    DELETE FROM job_ended AS e
+    USING unnest($1::bigint[], $2::int[], $3::smallint[]) AS t(seq, version, reason)
+    WHERE e.seq = t.seq
+    RETURNING e.seq, e.attempt, e.started_at, t.version, t.reason
 )
-INSERT INTO job_live (seq, queue, prio, ready, state, reason, version, attempt, retry_count,
+INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
                       max_retries, timeout, started_at, updated_at)
-SELECT seq, queue, 9 - priority, 2, 1, reason, version, attempt, 0, max_retries, timeout,
-       started_at, $4::float8
-FROM r
+SELECT d.seq, r.id, r.queue, 9 - r.priority, 2, 1, d.reason, d.version, d.attempt, 0,
+       r.max_retries, r.timeout, d.started_at, $4::float8
+FROM d JOIN job_record AS r ON r.seq = d.seq
 
 -- name: insert_events
 INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason, detail)
@@ -406,18 +391,14 @@ LIMIT 1
 
 -- name: job_columns
 SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
-       coalesce(l.state, r.state), coalesce(l.version, r.version),
-       coalesce(l.attempt, r.attempt), coalesce(l.retry_count, r.retry_count), r.created_at,
-       CASE WHEN l.seq IS NULL THEN r.completed_at ELSE l.updated_at END,
-       CASE WHEN l.seq IS NULL THEN r.run_at ELSE l.run_at END, l.expires_at, r.ttl, r.timeout,
-       r.key, r.labels::text,
-       (SELECT name FROM worker_name WHERE id =
-            CASE WHEN l.seq IS NULL THEN r.worker ELSE coalesce(l.worker, l.last_worker) END),
-       coalesce(l.cancel, r.cancel),
-       CASE WHEN l.seq IS NULL THEN r.started_at ELSE l.started_at END, r.completed_at,
-       CASE WHEN l.state = 5 THEN l.wake_at END, r.result,
-       CASE WHEN l.seq IS NULL THEN r.error ELSE l.error END,
-       CASE WHEN l.seq IS NULL THEN r.reason ELSE l.reason END
+       coalesce(l.state, e.state), coalesce(l.version, e.version),
+       coalesce(l.attempt, e.attempt), coalesce(l.retry_count, e.retry_count), r.created_at,
+       coalesce(l.updated_at, e.completed_at), coalesce(l.run_at, e.run_at), l.expires_at, r.ttl,
+       r.timeout, r.key, r.labels::text,
+       (SELECT name FROM worker_name WHERE id = coalesce(l.worker, l.last_worker, e.worker)),
+       coalesce(l.cancel, e.cancel), coalesce(l.started_at, e.started_at), e.completed_at,
+       CASE WHEN l.state = 5 THEN l.wake_at END, e.result, coalesce(l.error, e.error),
+       coalesce(l.reason, e.reason)
 
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name, e.detail,
@@ -447,21 +428,20 @@ ORDER BY e.seq, e.version LIMIT $9
 
 -- name: remove
 -- Jobs that ended, with their history. Inside a transaction that says that it is retention.
-WITH e AS (
+WITH x AS (
     DELETE FROM job_event WHERE seq = ANY ($1::bigint[])
-), x AS (
-    DELETE FROM job_dead WHERE seq = ANY ($1::bigint[])
 ), r AS (
-    DELETE FROM job_record WHERE seq = ANY ($1::bigint[]) RETURNING queue, state
+    DELETE FROM job_record WHERE seq = ANY ($1::bigint[])
+), e AS (
+    DELETE FROM job_ended WHERE seq = ANY ($1::bigint[]) RETURNING queue, state
 )
 INSERT INTO queue_tally (queue, done, dead_lettered)
 SELECT queue, -count(*) FILTER (WHERE state = 4), -count(*) FILTER (WHERE state = 6)
-FROM r GROUP BY queue
+FROM e GROUP BY queue
 
 -- name: old_done
--- From the oldest on: who was created after the limit cannot have ended before it.
-SELECT seq, state = 4 AND completed_at < $1::float8, created_at < $1::float8
-FROM job_record WHERE seq > $2 ORDER BY seq LIMIT $3
+SELECT seq FROM job_ended WHERE state = 4 AND completed_at < $1::float8 LIMIT $2
+FOR UPDATE SKIP LOCKED
 
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.

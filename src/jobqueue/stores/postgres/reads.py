@@ -21,12 +21,11 @@ from jobqueue.core.store import JobFilter
 from jobqueue.stores.postgres.statements import REASONS, SQL, STATES
 
 _QUEUE = " JOIN queues AS q ON q.id = r.queue"
-_JOBS = f" FROM job_record AS r LEFT JOIN job_live AS l ON l.seq = r.seq{_QUEUE}"
-_LIVE_JOBS = f" FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq{_QUEUE}"
-_DEAD_JOBS = (
-    " FROM job_dead AS d JOIN job_record AS r ON r.seq = d.seq"
-    f" LEFT JOIN job_live AS l ON l.seq = r.seq{_QUEUE}"
-)
+_LIVE = " LEFT JOIN job_live AS l ON l.seq = r.seq"
+_ENDED = " LEFT JOIN job_ended AS e ON e.seq = r.seq"
+_JOBS = f" FROM job_record AS r{_LIVE}{_ENDED}{_QUEUE}"
+_LIVE_JOBS = f" FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq{_ENDED}{_QUEUE}"
+_ENDED_JOBS = f" FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq{_LIVE}{_QUEUE}"
 
 
 async def find(db: Any, job_id: str) -> int | None:
@@ -45,7 +44,7 @@ async def get(db: Any, job_id: str) -> Job | None:
 
 
 async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:
-    """A page, newest first. Unfinished and dead jobs are looked up from their side."""
+    """A page, newest first. Jobs in a named state are looked up from its side."""
     if not wanted.states:
         return await _select(db, _JOBS, "r", wanted, "")
     jobs: list[Job] = []
@@ -54,9 +53,9 @@ async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:
         numbers = ", ".join(map(str, live))
         jobs += await _select(db, _LIVE_JOBS, "l", wanted, f"l.state IN ({numbers})")
     if State.DONE in wanted.states:
-        jobs += await _select(db, _JOBS, "r", wanted, "r.state = 4")
+        jobs += await _select(db, _ENDED_JOBS, "e", wanted, "e.state = 4")
     if State.DEAD_LETTERED in wanted.states:
-        jobs += await _select(db, _DEAD_JOBS, "d", wanted, "")
+        jobs += await _select(db, _ENDED_JOBS, "e", wanted, "e.state = 6")
     jobs.sort(key=lambda job: -job.seq)
     return jobs[: wanted.limit]
 

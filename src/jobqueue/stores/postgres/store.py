@@ -63,13 +63,13 @@ _KEYS_PER_SWEEP = 1_000
 _FOLD_EVERY = 500  # writes of this process
 _PATIENCE = 5.0  # how long a call waits for a server that is away
 _CLAIM_CONNECTIONS = 2
-_PRUNE_WINDOW = 10  # records looked at for each one to remove
 
 
 class PostgresStore:
     """Jobs in a PostgreSQL database."""
 
     name = "postgresql"
+    parallel = True
 
     def __init__(
         self,
@@ -96,7 +96,6 @@ class PostgresStore:
         self._node = new_lease()
         self._heard: list[Callable[[Change], None]] = []
         self._writes_since_fold = 0
-        self._pruned_to = 0
         self._opened = False
         self.durable = True
 
@@ -425,14 +424,14 @@ class PostgresStore:
                 if seq is None:
                     return None
                 row = await db.fetchrow(
-                    "SELECT state, queue, key FROM job_record WHERE seq = $1 FOR UPDATE", seq
+                    "SELECT e.state, e.queue, r.key FROM job_ended AS e"
+                    " JOIN job_record AS r ON r.seq = e.seq WHERE e.seq = $1 FOR UPDATE OF e",
+                    seq,
                 )
                 if row is None:
-                    return None
-                state, queue, key = row
-                if state is None:
                     live = await db.fetchval("SELECT state FROM job_live WHERE seq = $1", seq)
                     return None if live is None else STATES[live]
+                state, queue, key = row
                 await db.execute(
                     "DELETE FROM job_key WHERE queue = $1 AND key = $2 AND id = $3",
                     queue, key, job_id,
@@ -448,19 +447,10 @@ class PostgresStore:
         async def work(db: Any) -> int:
             async with db.transaction():
                 await self._check_term(db, term)
-                old: list[int] = []
-                at, more = 0, True
-                while more and len(old) < limit:
-                    rows = await db.fetch(
-                        SQL["old_done"], completed_before, at, _PRUNE_WINDOW * limit
-                    )
-                    old += [seq for seq, prunable, _ in rows if prunable]
-                    more = len(rows) == _PRUNE_WINDOW * limit and rows[-1][2]
-                    at = rows[-1][0] if rows else at
-                old = old[:limit]
-                if old:
-                    await self._remove(db, old)
-                return len(old)
+                rows = await db.fetch(SQL["old_done"], completed_before, limit)
+                if rows:
+                    await self._remove(db, [row[0] for row in rows])
+                return len(rows)
 
         return await self._write("prune_done", work, again=work)
 

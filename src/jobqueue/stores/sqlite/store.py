@@ -33,7 +33,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.lifecycle import REPORTABLE, TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import (
     Application,
@@ -61,6 +61,7 @@ class SqliteStore:
 
     name = "sqlite"
     durable = True
+    parallel = False
 
     def __init__(
         self,
@@ -206,6 +207,11 @@ class SqliteStore:
             outcomes = writes.apply(db, transitions, now, self._rules, queues, tally)
             assigned = writes.claim(db, claims, now, self._rules, tally)
             tally.write(db)
+            if any(
+                outcome.lease is not None and asked.move not in REPORTABLE
+                for outcome, asked in zip(outcomes, transitions, strict=True)
+            ):
+                leadership.tell(db)
             return Application(outcomes, assigned)
 
         return await self._write("apply", work)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
 
 import grpc.aio
 
@@ -20,9 +21,11 @@ from jobqueue.api.grpc.codec.operations import (
     worker_from_pb,
 )
 from jobqueue.api.grpc.codec.values import STATE_TO_PB, state_from
+from jobqueue.api.grpc.codec.work import pulse_from_pb
 from jobqueue.api.grpc.errors import from_rpc_error
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, operator_pb2
-from jobqueue.api.grpc.remote.link import RemoteLink
+from jobqueue.api.grpc.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
+from jobqueue.api.grpc.remote.link import RemoteLink, beat_request
+from jobqueue.api.grpc.remote.servers import Servers
 from jobqueue.api.grpc.remote.submitter import Submitter
 from jobqueue.api.grpc.remote.wiring import Wiring
 from jobqueue.core.api import Inbox, Link
@@ -36,6 +39,7 @@ from jobqueue.core.job import (
     JobQuery,
     JobSpec,
     Page,
+    Pulse,
     Queue,
     QueueSpec,
     QueueStats,
@@ -46,6 +50,8 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import TERMINAL
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 2.0
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 
 class GrpcBackend:
@@ -54,10 +60,11 @@ class GrpcBackend:
     def __init__(
         self, target: str, *, timeout: float = 10.0, credentials: Credentials | None = None
     ) -> None:
-        """``target`` is ``host:port``, ``timeout`` what one call may take."""
-        self._dialer = Dialer(target, credentials)
+        """``target`` is ``host:port``, or several with commas between; ``timeout`` is what one
+        call may take at one server."""
+        self._dialers = [Dialer(one, credentials) for one in target.split(",")]
         self._timeout = timeout
-        self._open: tuple[Wiring, Submitter] | None = None
+        self._open: tuple[Servers, Submitter] | None = None
         self._links: dict[str, RemoteLink] = {}
 
     async def start(self) -> None:
@@ -69,19 +76,33 @@ class GrpcBackend:
         for link in list(self._links.values()):
             await link.abandon()
         if opened is not None:
-            wiring, submitter = opened
+            servers, submitter = opened
             await submitter.stop()
-            await wiring.close()
+            await servers.close()
 
-    def _opened(self) -> tuple[Wiring, Submitter]:
+    def _opened(self) -> tuple[Servers, Submitter]:
         if self._open is None:
-            wiring = Wiring(self._dialer, self._timeout)
-            self._open = (wiring, Submitter(wiring))
+            servers = Servers(self._dialers, self._timeout)
+            self._open = (servers, Submitter(servers))
         return self._open
 
     @property
-    def _wiring(self) -> Wiring:
+    def _servers(self) -> Servers:
         return self._opened()[0]
+
+    async def _call(
+        self,
+        method: Callable[[Wiring], grpc.aio.UnaryUnaryMultiCallable[Request, Response]],
+        request: Request,
+        *,
+        changes: bool = False,
+        again: bool = False,
+        timeout: float | None = None,
+    ) -> Response:
+        """See ``Servers.call``."""
+        return await self._servers.call(
+            method, request, changes=changes, again=again, timeout=timeout
+        )
 
     # -- clients -------------------------------------------------------------------------------
 
@@ -91,20 +112,21 @@ class GrpcBackend:
 
     async def get(self, job_id: str) -> Job:
         """Read a job."""
-        wiring = self._wiring
         request = client_pb2.GetJobRequest(job_id=job_id)
-        return job_from_pb((await wiring.call(wiring.client.GetJob, request)).job)
+        return job_from_pb((await self._call(lambda at: at.client.GetJob, request)).job)
 
     async def wait(self, job_id: str, timeout: float | None) -> Job:
         """Wait in bounded calls, over restarts of the server."""
-        wiring = self._wiring
+        servers = self._servers
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
+        tried: list[Wiring] = []
         lost_since: float | None = None
         delay = _FIRST_DELAY
         while True:
             left = MAX_WAIT if until is None else min(MAX_WAIT, max(0.0, until - loop.time()))
             request = client_pb2.WaitJobRequest(job_id=job_id, wait_seconds=left)
+            wiring = servers.pick(tried)
             try:
                 response = await wiring.call(
                     wiring.client.WaitJob, request, timeout=left + self._timeout
@@ -112,6 +134,11 @@ class GrpcBackend:
             except (Unavailable, DeadlineExceeded):
                 now = loop.time()
                 lost_since = now if lost_since is None else lost_since
+                servers.leave(wiring)
+                tried.append(wiring)
+                if len(tried) < len(servers) and self._open is not None:
+                    continue  # another server may answer at once
+                tried.clear()
                 if self._open is None or now - lost_since > self._timeout:
                     raise
                 if until is not None and now + delay > until:
@@ -120,20 +147,19 @@ class GrpcBackend:
                 delay = min(delay * 2, _LONGEST_DELAY)
                 continue
             lost_since, delay = None, _FIRST_DELAY
+            tried.clear()
             job = job_from_pb(response.job)
             if job.state in TERMINAL or (until is not None and loop.time() >= until):
                 return job
 
     async def cancel(self, job_id: str) -> Cancellation:
         """Cancel a job; may be repeated."""
-        wiring = self._wiring
         request = client_pb2.CancelJobRequest(job_id=job_id)
-        answer = await wiring.call(wiring.client.CancelJob, request, changes=True)
+        answer = await self._call(lambda at: at.client.CancelJob, request, changes=True, again=True)
         return Cancellation(state_from(answer.state), answer.requested, answer.already_terminal)
 
     async def list_jobs(self, query: JobQuery) -> Page:
         """One page; large jobs make it shorter than asked for."""
-        wiring = self._wiring
         if not 1 <= query.limit <= MAX_PAGE:  # also more than the wire can carry
             raise InvalidArgument("limit", f"must be 1 to {MAX_PAGE}")
         request = client_pb2.ListJobsRequest(
@@ -143,25 +169,26 @@ class GrpcBackend:
             page_size=query.limit,
             page_token=query.page_token,
         )
-        page = await wiring.call(wiring.client.ListJobs, request)
+        page = await self._call(lambda at: at.client.ListJobs, request)
         return Page([job_from_pb(job) for job in page.jobs], page.next_page_token)
 
     async def history(self, job_id: str) -> list[Event]:
         """A job's transitions so far."""
-        wiring = self._wiring
         request = client_pb2.GetHistoryRequest(job_id=job_id)
-        answer = await wiring.call(wiring.client.GetHistory, request)
+        answer = await self._call(lambda at: at.client.GetHistory, request)
         return [event_from_pb(event) for event in answer.events]
 
     async def watch(self, job_id: str) -> AsyncIterator[Event]:
         """A job's transitions as they happen, over restarts of the server."""
-        wiring = self._wiring
+        servers = self._servers
         loop = asyncio.get_running_loop()
         seen = 0
+        tried: list[Wiring] = []
         lost_since: float | None = None
         delay = _FIRST_DELAY
         while True:
             request = client_pb2.WatchJobRequest(job_id=job_id, after_version=seen)
+            wiring = servers.pick(tried)
             try:
                 call = wiring.client.WatchJob(request, metadata=wiring.metadata)
             except grpc.aio.UsageError:
@@ -170,6 +197,7 @@ class GrpcBackend:
                 async for message in call:
                     event = event_from_pb(message.event)
                     seen, lost_since, delay = event.version, None, _FIRST_DELAY
+                    tried.clear()
                     yield event
                 return
             except grpc.aio.AioRpcError as failure:
@@ -178,8 +206,13 @@ class GrpcBackend:
                 lost_since = now if lost_since is None else lost_since
                 if not isinstance(error, Unavailable) or now - lost_since > self._timeout:
                     raise error from None
+                servers.leave(wiring)
+                tried.append(wiring)
             finally:
                 call.cancel()
+            if len(tried) < len(servers):
+                continue
+            tried.clear()
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, _LONGEST_DELAY)
 
@@ -187,79 +220,71 @@ class GrpcBackend:
 
     async def create_queue(self, spec: QueueSpec) -> Queue:
         """Create a queue."""
-        wiring = self._wiring
         request = operator_pb2.CreateQueueRequest(queue=queue_spec_to_pb(spec))
-        answer = await wiring.call(wiring.operator.CreateQueue, request, changes=True)
+        answer = await self._call(lambda at: at.operator.CreateQueue, request, changes=True)
         return queue_from_pb(answer.queue)
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
         """Delete a queue; returns how many jobs were dead-lettered."""
-        wiring = self._wiring
         request = operator_pb2.DeleteQueueRequest(name=name, force=force)
-        answer = await wiring.call(wiring.operator.DeleteQueue, request, changes=True)
+        answer = await self._call(lambda at: at.operator.DeleteQueue, request, changes=True)
         return answer.dead_lettered
 
     async def pause_queue(self, name: str) -> None:
         """Hand out no more of its jobs."""
-        wiring = self._wiring
         request = operator_pb2.PauseQueueRequest(name=name)
-        await wiring.call(wiring.operator.PauseQueue, request, changes=True)
+        await self._call(lambda at: at.operator.PauseQueue, request, changes=True, again=True)
 
     async def resume_queue(self, name: str) -> None:
         """Hand out its jobs again."""
-        wiring = self._wiring
         request = operator_pb2.ResumeQueueRequest(name=name)
-        await wiring.call(wiring.operator.ResumeQueue, request, changes=True)
+        await self._call(lambda at: at.operator.ResumeQueue, request, changes=True, again=True)
 
     async def queue_stats(self, name: str) -> QueueStats:
         """Figures of one queue."""
-        wiring = self._wiring
         request = operator_pb2.GetQueueStatsRequest(name=name)
-        return stats_from_pb((await wiring.call(wiring.operator.GetQueueStats, request)).stats)
+        return stats_from_pb(
+            (await self._call(lambda at: at.operator.GetQueueStats, request)).stats
+        )
 
     async def list_queues(self) -> list[QueueStats]:
         """Figures of all queues."""
-        wiring = self._wiring
         request = operator_pb2.ListQueuesRequest()
-        answer = await wiring.call(wiring.operator.ListQueues, request)
+        answer = await self._call(lambda at: at.operator.ListQueues, request)
         return [stats_from_pb(stats) for stats in answer.queues]
 
     async def list_workers(self) -> list[Worker]:
         """Every worker known."""
-        wiring = self._wiring
         request = operator_pb2.ListWorkersRequest()
-        answer = await wiring.call(wiring.operator.ListWorkers, request)
+        answer = await self._call(lambda at: at.operator.ListWorkers, request)
         return [worker_from_pb(worker) for worker in answer.workers]
 
     async def drain_worker(self, worker_id: str) -> None:
         """The worker gets no more jobs."""
-        wiring = self._wiring
         request = operator_pb2.DrainWorkerRequest(worker_id=worker_id)
-        await wiring.call(wiring.operator.DrainWorker, request, changes=True)
+        await self._call(lambda at: at.operator.DrainWorker, request, changes=True, again=True)
 
     async def shutdown_worker(self, worker_id: str) -> None:
         """The worker drains, then exits."""
-        wiring = self._wiring
         request = operator_pb2.ShutdownWorkerRequest(worker_id=worker_id)
-        await wiring.call(wiring.operator.ShutdownWorker, request, changes=True)
+        await self._call(lambda at: at.operator.ShutdownWorker, request, changes=True, again=True)
 
     async def retry(self, job_id: str) -> Job:
         """Send a job back to PENDING."""
-        wiring = self._wiring
         request = operator_pb2.RetryJobRequest(job_id=job_id)
-        return job_from_pb((await wiring.call(wiring.operator.RetryJob, request, changes=True)).job)
+        return job_from_pb(
+            (await self._call(lambda at: at.operator.RetryJob, request, changes=True)).job
+        )
 
     async def delete_job(self, job_id: str) -> None:
         """Remove a terminal job."""
-        wiring = self._wiring
         request = operator_pb2.DeleteJobRequest(job_id=job_id)
-        await wiring.call(wiring.operator.DeleteJob, request, changes=True)
+        await self._call(lambda at: at.operator.DeleteJob, request, changes=True)
 
     async def health(self) -> Health:
         """Whether the system can do its work."""
-        wiring = self._wiring
         request = operator_pb2.GetHealthRequest()
-        return health_from_pb(await wiring.call(wiring.operator.GetHealth, request))
+        return health_from_pb(await self._call(lambda at: at.operator.GetHealth, request))
 
     # -- workers -------------------------------------------------------------------------------
 
@@ -268,10 +293,28 @@ class GrpcBackend:
         replaced = self._links.get(info.id)
         if replaced is not None:
             await replaced.abandon()
-        link = RemoteLink(self._wiring, info, inbox, self._forget)
+        link = RemoteLink(self._servers, info, inbox, self._forget)
         self._links[info.id] = link
         await link.open()
         return link
+
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+    ) -> Pulse:
+        """Heartbeat of a worker that need not be connected through here."""
+        servers = self._servers
+        request = beat_request(worker_id, incarnation, leases, begun, complete)
+        return pulse_from_pb(servers.heartbeat(request, servers.pick()).pulse)
+
+    async def leave(self, worker_id: str, incarnation: int) -> None:
+        """Deregister such a worker."""
+        request = worker_pb2.DeregisterRequest(worker_id=worker_id, incarnation=incarnation)
+        await self._call(lambda at: at.worker.Deregister, request, again=True)
 
     def _forget(self, link: RemoteLink) -> None:
         if self._links.get(link.info.id) is link:

@@ -18,6 +18,7 @@ from jobqueue.api.grpc.codec.work import assignment_from_pb, pulse_from_pb, repo
 from jobqueue.api.grpc.errors import error_from_pb, from_rpc_error
 from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
 from jobqueue.api.grpc.remote.credits import Credits
+from jobqueue.api.grpc.remote.servers import Servers
 from jobqueue.api.grpc.remote.wiring import Wiring
 from jobqueue.core.api import Inbox
 from jobqueue.core.errors import (
@@ -36,6 +37,23 @@ log = logging.getLogger("jobqueue.grpc")
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _MESSAGE_ROOM = 64 * 1024  # beside the reports
 _Stream = grpc.aio.StreamStreamCall[pb.ConnectRequest, pb.ConnectResponse]
+
+
+def beat_request(
+    worker_id: str,
+    incarnation: int,
+    leases: Sequence[int],
+    begun: Sequence[int],
+    complete: bool,
+) -> pb.HeartbeatRequest:
+    """A heartbeat on the wire."""
+    return pb.HeartbeatRequest(
+        worker_id=worker_id,
+        incarnation=incarnation,
+        leases=leases,
+        begun=begun,
+        incomplete=not complete,
+    )
 
 
 class _Report:
@@ -60,13 +78,14 @@ class RemoteLink:
 
     def __init__(
         self,
-        wiring: Wiring,
+        servers: Servers,
         info: WorkerInfo,
         inbox: Inbox,
         closed: Callable[[RemoteLink], None],
     ) -> None:
         self.info = info
-        self._wiring = wiring
+        self._servers = servers
+        self._wiring = servers.pick()  # the server that it is connected to, or tries
         self._hello = pb.ConnectRequest(hello=pb.Hello(worker=info_to_pb(info)))
         self._inbox = inbox
         self._on_closed = closed
@@ -80,6 +99,7 @@ class RemoteLink:
         self._wake = asyncio.Event()
         self._stream: _Stream | None = None
         self._connected = False
+        self._listed = False  # whether this stream was told what the worker holds
         self._closed = False
         self._limit = MIN_RECEIVE_BYTES
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -128,17 +148,17 @@ class RemoteLink:
                 self._queue.remove(entry)
 
     def pulse(
-        self, leases: Sequence[int], begun: Sequence[int] = (), complete: bool = True
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
     ) -> Pulse:
-        """Heartbeat on a channel of its own, from any thread."""
-        request = pb.HeartbeatRequest(
-            worker_id=self.info.id,
-            incarnation=self.info.incarnation,
-            leases=leases,
-            begun=begun,
-            incomplete=not complete,
-        )
-        pulse = pulse_from_pb(self._wiring.heartbeat(request).pulse)
+        """Heartbeat on a channel of its own, from any thread. The stream tells what is fresh."""
+        if self._closed:
+            raise Unavailable("the link is closed")
+        request = beat_request(self.info.id, self.info.incarnation, leases, begun, complete)
+        pulse = pulse_from_pb(self._servers.heartbeat(request, self._wiring).pulse)
         if not pulse.known and not self._connected:
             raise Unavailable("the worker is about to register again")
         return pulse
@@ -169,9 +189,11 @@ class RemoteLink:
             return
         self._closed = True
         try:
-            await self._wiring.call(
-                self._wiring.worker.Deregister,
+            await self._servers.call(
+                lambda wiring: wiring.worker.Deregister,
                 pb.DeregisterRequest(worker_id=self.info.id, incarnation=self.info.incarnation),
+                again=True,
+                first=self._wiring,
             )
         except JobQueueError as error:
             log.warning("could not deregister: %s", error, extra={"worker_id": self.info.id})
@@ -194,11 +216,20 @@ class RemoteLink:
 
     async def _run(self) -> None:
         delay = _FIRST_DELAY
+        tried: list[Wiring] = []  # servers that failed, one after the other
         while not self._closed:
+            self._wiring = self._servers.pick(tried)
             try:
                 await self._session()
             except JobQueueError as error:
+                self._servers.leave(self._wiring)
+                if self._connected:
+                    tried.clear()
+                tried.append(self._wiring)
+                more = len(tried) < len(self._servers)
                 if not self._opened.done():
+                    if more and isinstance(error, Unavailable):
+                        continue
                     self._opened.set_exception(error)
                     return
                 refused = isinstance(error, Conflict | Unauthenticated | PermissionDenied)
@@ -216,8 +247,11 @@ class RemoteLink:
             if self._connected:
                 delay = _FIRST_DELAY
             self._broken()
+            # Not all at once, when a server is gone that many workers were connected to.
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-            delay = min(delay * 2, _LONGEST_DELAY)
+            if len(tried) >= len(self._servers):
+                tried.clear()
+                delay = min(delay * 2, _LONGEST_DELAY)
 
     async def _session(self) -> None:
         """One stream. Always ends with an error."""
@@ -254,6 +288,7 @@ class RemoteLink:
             self._limit = first.welcome.max_message_bytes
         self._wiring.met = True
         self._credits.reconnect()
+        self._listed = False
         self._connected = True
         if not self._opened.done():
             self._opened.set_result(None)
@@ -274,7 +309,12 @@ class RemoteLink:
             return  # the reader knows why
 
     def _compose(self) -> pb.ConnectRequest | None:
-        """Everything that waits, as one message."""
+        """Everything that waits, as one message; first of all, what the worker brings along."""
+        if not self._listed:
+            self._listed = True
+            leases = self._inbox.holds()
+            if leases is not None:
+                return pb.ConnectRequest(beat=pb.Beat(leases=leases))
         if not (self._queue or self._credits.waiting or (self._drain and not self._drain_sent)):
             return None
         request = pb.ConnectRequest()

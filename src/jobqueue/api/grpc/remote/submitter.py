@@ -20,6 +20,7 @@ from jobqueue.api.grpc.codec.jobs import result_from_pb, spec_to_pb
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb, from_rpc_error
 from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as pb
 from jobqueue.api.grpc.pb.jq.v1 import types_pb2
+from jobqueue.api.grpc.remote.servers import Servers
 from jobqueue.api.grpc.remote.wiring import Wiring
 from jobqueue.core.errors import (
     InvalidArgument,
@@ -73,8 +74,9 @@ class _Chunk:
 class Submitter:
     """Owns one task and one stream, both there from the first submit on."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._tried: list[Wiring] = []  # servers that failed, one after the other
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Chunk] = deque()
         self._in_flight: dict[int, list[_Chunk]] = {}
@@ -149,13 +151,17 @@ class Submitter:
     async def _submit_large(self, wire: types_pb2.JobSpec) -> SubmitResult:
         request = pb.SubmitBatchRequest(specs=[wire])
         keyed = wire.HasField("idempotency_key")
-        deadline = self._loop.time() + self._wiring.timeout
+        deadline = self._loop.time() + self._servers.timeout
         delay = _FIRST_DELAY
         while True:
             remaining = max(deadline - self._loop.time(), 0.001)
             try:
-                response = await self._wiring.call(
-                    self._wiring.client.SubmitBatch, request, changes=True, timeout=remaining
+                response = await self._servers.call(
+                    lambda wiring: wiring.client.SubmitBatch,
+                    request,
+                    changes=True,
+                    again=keyed,
+                    timeout=remaining,
                 )
                 return result_from_pb(response.results[0])
             except InvalidArgument as error:
@@ -172,7 +178,7 @@ class Submitter:
         self, specs: list[types_pb2.JobSpec], size: int, keyed: bool
     ) -> asyncio.Future[list[SubmitResult]]:
         future: asyncio.Future[list[SubmitResult]] = self._loop.create_future()
-        deadline = self._loop.time() + self._wiring.timeout
+        deadline = self._loop.time() + self._servers.timeout
         chunk = _Chunk(specs, size, keyed, deadline, future)
         if self._stopped:
             chunk.fail(Unavailable("the client is stopped"))
@@ -206,26 +212,36 @@ class Submitter:
             while not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
+            wiring = self._servers.pick(self._tried)
             try:
-                await self._open()
-                self._wiring.met = True
+                await self._open(wiring)
+                wiring.met = True
                 delay = _FIRST_DELAY
+                self._tried.clear()
                 await self._serve()
             except JobQueueError as error:
-                self._failed(error)
-                if isinstance(error, Unavailable | OutcomeUnknown) and self._waiting:
+                passing = isinstance(error, Unavailable | OutcomeUnknown)
+                if passing:
+                    self._servers.leave(wiring)
+                    self._tried.append(wiring)
+                more = passing and len(self._tried) < len(self._servers)
+                self._failed(error, more=more)
+                if more:
+                    continue  # another server may take it at once
+                self._tried.clear()
+                if passing and self._waiting:
                     await asyncio.sleep(delay * random.uniform(0.5, 1.0))
                     delay = min(delay * 2, _LONGEST_DELAY)
                     self._expire()
             finally:
                 self._close()
 
-    async def _open(self) -> None:
+    async def _open(self, wiring: Wiring) -> None:
         try:
-            self._stream = self._wiring.client.SubmitStream(metadata=self._wiring.metadata)
+            self._stream = wiring.client.SubmitStream(metadata=wiring.metadata)
         except grpc.aio.UsageError:
             raise Unavailable("the server could not be reached in time") from None
-        await self._wiring.opened(self._stream)
+        await wiring.opened(self._stream)
 
     def _close(self) -> None:
         if self._watchdog is not None:
@@ -235,13 +251,13 @@ class Submitter:
             self._stream.cancel()
             self._stream = None
 
-    def _failed(self, error: JobQueueError) -> None:
-        """The stream could not be opened, or broke."""
+    def _failed(self, error: JobQueueError, *, more: bool) -> None:
+        """The stream could not be opened, or broke; ``more``: another server is tried next."""
         passing = isinstance(error, Unavailable | OutcomeUnknown)
         # As the server's own last word these say that what it did not answer did not happen: it
         # goes in good order, or it never let the stream in.
         self._broken(exact=isinstance(error, Unavailable | Unauthenticated | PermissionDenied))
-        if passing and self._wiring.met:
+        if more or (passing and self._servers.met):
             self._expire()
             return
         while self._waiting:
@@ -322,7 +338,7 @@ class Submitter:
             request.specs.extend(chunk.specs)
         self._in_flight[self._number] = batch
         if self._watchdog is None:
-            self._watchdog = self._loop.call_later(self._wiring.timeout, self._watch, self._number)
+            self._watchdog = self._loop.call_later(self._servers.timeout, self._watch, self._number)
         return request
 
     def _watch(self, number: int) -> None:
@@ -333,7 +349,7 @@ class Submitter:
                 self._stream.cancel()
         elif self._in_flight:
             oldest = next(iter(self._in_flight))
-            self._watchdog = self._loop.call_later(self._wiring.timeout, self._watch, oldest)
+            self._watchdog = self._loop.call_later(self._servers.timeout, self._watch, oldest)
 
     async def _read(self, stream: _Stream) -> None:
         """Returns or raises when the stream is over."""

@@ -1,4 +1,4 @@
-"""The channels and stubs of one remote backend, and how their calls fail."""
+"""The channels and stubs of one server, and how their calls fail."""
 
 from __future__ import annotations
 
@@ -85,10 +85,12 @@ class Wiring:
         except (TimeoutError, grpc.aio.UsageError):
             raise Unavailable("the server could not be reached in time") from None
 
-    def heartbeat(self, request: worker_pb2.HeartbeatRequest) -> worker_pb2.HeartbeatResponse:
+    def heartbeat(
+        self, request: worker_pb2.HeartbeatRequest, timeout: float
+    ) -> worker_pb2.HeartbeatResponse:
         """Blocking, from any thread, on a channel that needs no loop."""
         try:
-            return self._beat()(request, timeout=self.timeout, metadata=self.metadata)
+            return self._beat()(request, timeout=timeout, metadata=self.metadata)
         except grpc.RpcError as error:
             call = cast(grpc.Call, error)  # what a channel raises is both
             raise from_status(

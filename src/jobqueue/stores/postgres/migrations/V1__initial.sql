@@ -1,10 +1,10 @@
 -- The layout of the PostgreSQL store.
 --
--- A wide record for each job, written at submit and once more at its end; a narrow live row while
--- it is unfinished, which carries everything that the scheduler looks at; events appended, never
--- changed. Inside, a job is its seq; the UUID is its outside name. Read with the views at the end.
+-- A wide record for each job, written at submit; a narrow live row while it is unfinished, which
+-- carries everything that the scheduler looks at; a row about its end; events. All but the live
+-- rows are only ever appended, so that history leaves nothing behind that has to be cleaned up.
+-- Inside, a job is its seq; the UUID is its outside name. Read with the views at the end.
 --
--- No index covers a column of job_record that changes, so that its one update is heap-only.
 -- Times are seconds since the epoch, states and reasons small numbers; the views spell them out.
 
 CREATE TABLE instance (
@@ -53,24 +53,11 @@ CREATE TABLE job_record (
     queue        int NOT NULL,
     max_retries  int NOT NULL,
     priority     smallint NOT NULL,
-    -- from here to "reason" written when the job ends; while it is live, its live row counts
-    state        smallint,
-    reason       smallint,
-    cancel       boolean,
-    version      int,
-    attempt      int,
-    retry_count  int,
-    worker       int,
-    lease        bigint, -- that ended it: a repeated report is recognised by it
-    started_at   float8,
-    completed_at float8,
     type         text NOT NULL,
     key          text,
     labels       json,
-    payload      bytea NOT NULL,
-    result       bytea,
-    error        text
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
+    payload      bytea NOT NULL
+) WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
 -- Random ids in one index would touch a random page of all its history for every insert. By
 -- million, inserts stay within the last stretch of it, and a look-up asks each stretch.
 CREATE UNIQUE INDEX job_record_id ON job_record ((seq >> 20), id);
@@ -78,6 +65,7 @@ CREATE INDEX job_record_queue ON job_record (queue, seq);
 
 CREATE TABLE job_live (
     seq         bigint PRIMARY KEY,
+    id          uuid NOT NULL,
     lease       bigint,
     last_lease  bigint,            -- of the attempt that ended last
     due         float8,            -- while held: when it has timed out
@@ -109,11 +97,25 @@ CREATE INDEX job_live_ready ON job_live (queue, prio, ready, seq) WHERE ready > 
 CREATE INDEX job_live_wake ON job_live (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX job_live_held ON job_live (worker) WHERE worker IS NOT NULL;
 
-CREATE TABLE job_dead (
-    seq   bigint PRIMARY KEY,
-    queue int NOT NULL
-);
-CREATE INDEX job_dead_queue ON job_dead (queue, seq);
+CREATE TABLE job_ended (
+    seq          bigint PRIMARY KEY,
+    completed_at float8 NOT NULL,
+    started_at   float8,
+    run_at       float8,
+    lease        bigint, -- that ended it: a repeated report is recognised by it
+    queue        int NOT NULL,
+    version      int NOT NULL,
+    attempt      int NOT NULL,
+    retry_count  int NOT NULL,
+    worker       int,
+    state        smallint NOT NULL,
+    reason       smallint NOT NULL,
+    cancel       boolean NOT NULL,
+    result       bytea,
+    error        text
+) WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
+CREATE INDEX job_ended_dead ON job_ended (queue, seq) WHERE state = 6;
+CREATE INDEX job_ended_at ON job_ended USING brin (completed_at) WITH (pages_per_range = 32);
 
 CREATE TABLE job_event (
     seq        bigint NOT NULL,
@@ -204,24 +206,23 @@ END $$;
 
 CREATE VIEW jobs AS
 SELECT r.id AS job_id, q.name AS queue, r.type, s.name AS status, r.priority,
-       coalesce(l.attempt, r.attempt) AS attempt,
-       coalesce(l.retry_count, r.retry_count) AS retry_count, r.max_retries,
-       as_text(r.payload) AS payload, as_text(r.result) AS result,
-       CASE WHEN l.seq IS NULL THEN r.error ELSE l.error END AS error,
-       n.name AS reason, w.name AS worker_id,
+       coalesce(l.attempt, e.attempt) AS attempt,
+       coalesce(l.retry_count, e.retry_count) AS retry_count, r.max_retries,
+       as_text(r.payload) AS payload, as_text(e.result) AS result,
+       coalesce(l.error, e.error) AS error, n.name AS reason, w.name AS worker_id,
        to_timestamp(r.created_at) AS created_at,
-       to_timestamp(CASE WHEN l.seq IS NULL THEN r.started_at ELSE l.started_at END) AS started_at,
-       to_timestamp(r.completed_at) AS completed_at,
+       to_timestamp(coalesce(l.started_at, e.started_at)) AS started_at,
+       to_timestamp(e.completed_at) AS completed_at,
        to_timestamp(CASE WHEN l.state = 5 THEN l.wake_at END) AS next_retry_at,
-       to_timestamp(CASE WHEN l.seq IS NULL THEN r.run_at ELSE l.run_at END) AS run_at,
+       to_timestamp(coalesce(l.run_at, e.run_at)) AS run_at,
        r.key AS idempotency_key, r.labels, r.seq
 FROM job_record r
 LEFT JOIN job_live l ON l.seq = r.seq
+LEFT JOIN job_ended e ON e.seq = r.seq
 JOIN queues q ON q.id = r.queue
-JOIN state_name s ON s.state = coalesce(l.state, r.state)
-JOIN reason_name n ON n.reason = coalesce(l.reason, r.reason)
-LEFT JOIN worker_name w
-    ON w.id = CASE WHEN l.seq IS NULL THEN r.worker ELSE coalesce(l.worker, l.last_worker) END;
+JOIN state_name s ON s.state = coalesce(l.state, e.state)
+JOIN reason_name n ON n.reason = coalesce(l.reason, e.reason)
+LEFT JOIN worker_name w ON w.id = coalesce(l.worker, l.last_worker, e.worker);
 
 CREATE VIEW job_events AS
 SELECT r.id AS job_id, e.version, f.name AS from_status, t.name AS to_status, n.name AS reason,

@@ -1,0 +1,225 @@
+"""Two jq-servers on one file, jq-workers that know both: kill -9 in turn, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+
+import pytest
+
+from jobqueue.api.grpc.remote import GrpcBackend
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import JobSpec, SubmitStatus, WorkerStatus
+from jobqueue.core.lifecycle import State
+from tests.faults.conftest import evidence_of
+from tests.faults.processes import Site
+from tests.faults.test_kill_server import settled
+from tests.history.checker import Run, assert_kept
+
+ROUNDS = int(os.environ.get("JQ_TEST_KILL_ROUNDS", "6"))
+SEED = int(os.environ.get("JQ_TEST_KILL_SEED", "0")) or random.randrange(1, 2**32)
+WORKERS = 3
+
+SETTINGS = {
+    "JQ_QUEUE_MAX_RETRIES": "1000",
+    "JQ_QUEUE_POISON_AFTER": "0",
+    "JQ_QUEUE_RETRY_PROFILE": "scheduler",
+    "JQ_WORKER_CONCURRENCY": "4",
+    "JQ_WORKER_HEARTBEAT_INTERVAL": "0.5",
+    "JQ_WORKER_HEARTBEAT_TIMEOUT": "5",
+    "JQ_SCHEDULER_LEADER_TTL": "1",
+    "JQ_LOG_LEVEL": "info",
+}
+NO_POOL = {"JQ_WORKER_CONCURRENCY": "0"}
+
+
+class Load:
+    """Producers that know both servers; remembers what they were told."""
+
+    def __init__(self, site: Site) -> None:
+        self.accepted: set[str] = set()
+        self.told_done: set[str] = set()
+        self._numbers = itertools.count()
+        self._backends = [GrpcBackend(site.target, timeout=5) for _ in range(3)]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._submit(backend)) for backend in self._backends]
+        self._tasks.append(asyncio.create_task(self._look(self._backends[0])))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for backend in self._backends:
+            await backend.stop()
+        for task in self._tasks:
+            if not task.cancelled() and (error := task.exception()):
+                raise error
+
+    async def _submit(self, backend: GrpcBackend) -> None:
+        while True:
+            number = next(self._numbers)
+            spec = JobSpec(payload=b'{"number": %d}' % number, type="short", priority=number % 10)
+            try:
+                results = await backend.submit([spec] * 3)
+            except JobQueueError:
+                await asyncio.sleep(0.02)
+                continue
+            self.accepted |= {r.job_id for r in results if r.status is SubmitStatus.ACCEPTED}
+            await asyncio.sleep(0.01)
+
+    async def _look(self, backend: GrpcBackend) -> None:
+        while True:
+            for job_id in itertools.islice(self.accepted - self.told_done, 20):
+                try:
+                    job = await backend.get(job_id)
+                except JobQueueError:
+                    break
+                if job.state is State.DONE:
+                    self.told_done.add(job_id)
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.timeout(90 + 15 * ROUNDS)
+@pytest.mark.req("jq:NFR-005", "jq:NFR-006", "jq:NFR-008", "jq:FR-021")
+async def test_nothing_is_lost_when_servers_are_killed_in_turn(site_of):
+    site: Site = site_of(servers=2, **SETTINGS)
+    moments = random.Random(SEED)
+    print(f"JQ_TEST_KILL_SEED={SEED}")
+    servers = [await site.server(number, **NO_POOL) for number in range(2)]
+    workers = [await site.worker(f"w{number}") for number in range(WORKERS)]
+    load = Load(site)
+    load.start()
+    try:
+        for turn in range(ROUNDS):
+            await asyncio.sleep(moments.uniform(0.5, 1.5))
+            number = turn % 2
+            await site.kill(servers[number])
+            await asyncio.sleep(moments.uniform(0.0, 1.0))
+            servers[number] = await site.server(number, **NO_POOL)
+    finally:
+        await load.stop()
+    await settled(site, 60)
+    for process in (*workers, *servers):
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0, site.log_tail()
+
+    assert len(load.accepted) > 100
+    assert load.told_done
+    evidence = await evidence_of(
+        site,
+        accepted=load.accepted,
+        told_done=load.told_done,
+        concurrency={f"w{number}": 4 for number in range(WORKERS)},
+        settled=True,
+        dead_letters_allowed=False,
+    )
+    assert_kept(evidence)
+    assert {evidence.jobs[job_id].state for job_id in load.accepted} == {State.DONE}
+    assert load.accepted <= {run.job_id for run in site.runs()}
+    assert not any(
+        e.from_state is State.RUNNING and e.to_state is State.FAILED for e in evidence.events
+    ), "a worker lost a job that it ran, although it lived and a server was there"
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.req("jq:NFR-007", "jq:NFR-008")
+@pytest.mark.parametrize("away", [0.5, 4.0], ids=["shorter", "longer"])
+async def test_a_running_job_when_both_servers_are_away_for_less_or_more_than_the_timeout(
+    site_of, away: float
+):
+    """Its worker keeps it and reports when a server is back: nobody was judged meanwhile."""
+    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "2"}
+    site: Site = site_of(servers=2, **settings)
+    servers = [await site.server(number, **NO_POOL) for number in range(2)]
+    await site.worker("w")
+    backend = GrpcBackend(site.target, timeout=20)
+    try:
+        spec = JobSpec(payload=b'{"number": 1}', type="first-attempt-hangs")
+        job_id = (await backend.submit([spec]))[0].unwrap()
+        async with asyncio.timeout(20):
+            while (await backend.get(job_id)).state is not State.RUNNING:
+                await asyncio.sleep(0.02)
+        for server in servers:
+            await site.kill(server)
+        await asyncio.sleep(away)
+        for number in range(2):
+            await site.server(number, **NO_POOL)
+        async with asyncio.timeout(30):
+            job = await backend.wait(job_id, 30)
+        assert (job.state, job.attempt, job.worker_id) == (State.DONE, 1, "w")
+        assert [w.status for w in await backend.list_workers()] == [WorkerStatus.ONLINE]
+    finally:
+        await backend.stop()
+    assert site.runs() == [Run(job_id, 1)]
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.req("jq:NFR-006", "jq:NFR-008")
+async def test_a_server_that_stands_still_for_longer_than_any_timeout_does_no_harm_when_it_wakes(
+    site_of,
+):
+    """It led, it had workers, it knew free slots: all of that is another server's by then."""
+    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "3"}
+    site: Site = site_of(servers=2, **settings)
+    servers = [await site.server(number, **NO_POOL) for number in range(2)]
+    for number in range(WORKERS):
+        await site.worker(f"w{number}")
+    load = Load(site)
+    load.start()
+    try:
+        await asyncio.sleep(1.5)
+        servers[0].send_signal(signal.SIGSTOP)
+        await asyncio.sleep(8)
+        servers[0].send_signal(signal.SIGCONT)
+        await asyncio.sleep(2)
+    finally:
+        await load.stop()
+    await settled(site, 60)
+    await site.end()
+    evidence = await evidence_of(
+        site,
+        accepted=load.accepted,
+        told_done=load.told_done,
+        settled=True,
+        dead_letters_allowed=False,
+    )
+    assert_kept(evidence)
+    assert len(load.accepted) > 100
+    assert {evidence.jobs[job_id].state for job_id in load.accepted} == {State.DONE}
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.req("jq:FR-023", "jq:FR-024", "jq:NFR-008")
+async def test_shutdown_of_a_worker_through_the_server_that_it_is_not_connected_to(site_of):
+    """The words of one server are heard by the other: the worker ends by itself, with status 0."""
+    site: Site = site_of(servers=2, **(SETTINGS | {"JQ_WORKER_HEARTBEAT_INTERVAL": "4"}))
+    for number in range(2):
+        await site.server(number, **NO_POOL)
+    for worker_id in ("a", "b", "c", "d"):  # spread over both
+        worker = await site.worker(worker_id)
+        for target in site.targets:
+            operator = GrpcBackend(target, timeout=10)
+            try:
+                async with asyncio.timeout(20):
+                    while worker_id not in {w.info.id for w in await operator.list_workers()}:
+                        await asyncio.sleep(0.05)
+                if target == site.targets[0]:
+                    await operator.drain_worker(worker_id)
+                else:
+                    await operator.shutdown_worker(worker_id)
+            finally:
+                await operator.stop()
+        async with asyncio.timeout(10):
+            assert await worker.wait() == 0, site.log_tail()
