@@ -164,7 +164,8 @@ class PostgresStore:
         async def look(db: Any) -> tuple[Any, str]:
             return await db.fetchrow(SQL["durability"]), await db.fetchval(SQL["instance"])
 
-        (fsync, commit, full_pages), self._claiming.instance = await self._read("open", look)
+        found = await self._runner.read(self._writing, "open", look)
+        (fsync, commit, full_pages), self._claiming.instance = found
         lacking = [
             f"{setting} is off"
             for setting, on in (
