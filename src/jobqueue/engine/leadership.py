@@ -23,6 +23,7 @@ from jobqueue.core.ids import new_lease
 from jobqueue.core.store import Store, Term
 
 _log = logging.getLogger("jobqueue.engine.leadership")
+_SETTLE = 0.2  # a script that submits a job and ends need not lead: it saves two writes
 
 
 class Leadership:
@@ -72,6 +73,7 @@ class Leadership:
             self._wake.set()
 
     async def _run(self) -> None:
+        await asyncio.sleep(min(_SETTLE, self._ttl / 50))
         failing = False
         while True:
             self._wake.clear()
