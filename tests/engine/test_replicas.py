@@ -68,6 +68,9 @@ async def test_a_drain_through_another_server_reaches_the_worker(open_pair: Open
     worker = await one.worker(slots=4)
     await two.engine.drain_worker("w")
     await until(lambda: worker.status is WorkerStatus.DRAINING)
+    session = one.engine._scheduler.sessions.get("w")
+    assert session is not None
+    await session.settle()  # a claim that was under way; a real worker would hand its jobs back
     job_id = await two.submit()
     await asyncio.sleep(0.1)
     assert worker.got == []
