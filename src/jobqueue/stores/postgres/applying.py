@@ -16,7 +16,15 @@ from jobqueue.core.retry import policy_of
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres.claiming import Home
 from jobqueue.stores.postgres.heads import Head
-from jobqueue.stores.postgres.statements import REASON_NUMBERS, REASONS, SQL, STATES, text
+from jobqueue.stores.postgres.statements import (
+    REASON_NUMBERS,
+    REASONS,
+    SQL,
+    STATES,
+    array,
+    said,
+    text,
+)
 
 _STARTED: Step = (State.RUNNING, Reason.STARTED)
 _SUCCEEDED: Step = (State.DONE, Reason.SUCCEEDED)
@@ -102,10 +110,10 @@ class Applying:
         asked = [self._asked[n] for n in places]
         rows = await db.fetch(
             SQL["finish"],
-            [one.seq for one in asked],
-            [one.lease for one in asked],
-            [one.result for one in asked],
-            [one.ran_for for one in asked],
+            array(one.seq for one in asked),
+            array(one.lease or 0 for one in asked),
+            said([one.result for one in asked]),
+            said([one.ran_for for one in asked]),
             self._now,
         )
         await self._tell(places, rows, State.DONE, Reason.SUCCEEDED)
@@ -115,9 +123,9 @@ class Applying:
         asked = [self._asked[n] for n in places]
         rows = await db.fetch(
             SQL["start"],
-            [one.seq for one in asked],
-            [one.lease for one in asked],
-            [one.ran_for for one in asked],
+            array(one.seq for one in asked),
+            array(one.lease or 0 for one in asked),
+            said([one.ran_for for one in asked]),
             self._rules.watchdog_grace,
             self._now,
         )
@@ -295,10 +303,10 @@ class _Writes:
         here = int(before)
         for state, reason in decision.steps:
             version += 1
-            said = None if reason is Reason.STARTED else text(detail)
+            words = None if reason is Reason.STARTED else text(detail)
             self._events.append(
                 (live.seq, version, live.attempt, worker, here, int(state),
-                 REASON_NUMBERS[reason], said)
+                 REASON_NUMBERS[reason], words)
             )  # fmt: skip
             here = int(state)
 

@@ -22,7 +22,7 @@ from jobqueue.stores.postgres.connections import Connections
 from jobqueue.stores.postgres.heads import Head, Heads
 from jobqueue.stores.postgres.reads import read_weights
 from jobqueue.stores.postgres.runner import Runner
-from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.statements import SQL, array
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _ROUNDS = 4  # of one claim that others got in the way of
@@ -233,11 +233,11 @@ class Claiming:
         async def take(db: Any) -> Any:
             return await db.fetch(
                 SQL["assign"],
-                seqs,
-                [one[3] for one in candidates],
+                array(seqs),
+                array([one[3] for one in candidates]),
                 len(slots),
-                leases,
-                list(workers),
+                array(leases),
+                array(workers),
                 self._rules.assignment_timeout,
                 now,
             )

@@ -19,6 +19,7 @@ NOTHING_NEW = (1 << 62) - 1
 """A floor above every number: only what came back is read."""
 
 _LOOK_INTERVAL = 0.5
+_SLOW_LOOK = 0.02
 _LOOK_SHARE = 20  # a look that is slow is made seldom: at most a twentieth of the time
 
 
@@ -40,6 +41,11 @@ class Heads:
         """Something may have been missed: look before the next claim."""
         self._looked_at = float("-inf")
         self._look_took = 0.0
+
+    @property
+    def slow(self) -> bool:
+        """Whether the last full look had to wade through dead rows."""
+        return self._look_took > _SLOW_LOOK
 
     def begin(self) -> None:
         """A claim or a look begins: what is said from now on, it may not have seen."""

@@ -55,7 +55,7 @@ from jobqueue.stores.postgres.notices import Listener, Speaker, returned
 from jobqueue.stores.postgres.pulse import SideLoop
 from jobqueue.stores.postgres.runner import Runner, Work
 from jobqueue.stores.postgres.statements import SQL, STATES
-from jobqueue.stores.postgres.submitting import Submitting
+from jobqueue.stores.postgres.submitting import Slot, Submitting, fit
 
 T = TypeVar("T")
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -280,16 +280,31 @@ class PostgresStore:
 
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         """See ``Store.submit``."""
-        batch = Submitting(jobs, self._now(), self._rules, self._heads)
+        slots = await self._slots(jobs, claims) if claims else {}
+        batch = Submitting(jobs, self._now(), self._rules, self._heads, slots)
         await self._write("submit", batch.run, again=batch.again)
         if batch.written:
             for head, first in batch.written.items():
                 self._heads.lower(head, first)
             self._speaker.say(Change.WORK, batch.written)
-            self._wrote()
+        self._wrote()
         results = [result for result in batch.results if result is not None]
-        assigned = await self._ride_along(claims) if batch.written else []
-        return Submission(results, assigned)
+        return Submission(results, batch.assigned)
+
+    async def _slots(self, jobs: Sequence[NewJob], claims: Sequence[Claim]) -> dict[int, Slot]:
+        """Slots for jobs that may be handed off in the write of their submit.
+
+        Nobody else can see such a job before it is assigned, so no lock is asked for. Where a look
+        at what is ready is slow (dead rows that a long transaction keeps), it is not worth it.
+        """
+        if self._heads.slow:
+            return {}
+        fitting = fit(jobs, claims)
+        numbers = await self._number([worker for _, worker in fitting])
+        return {
+            n: Slot(worker, number, new_lease())
+            for (n, worker), number in zip(fitting, numbers, strict=True)
+        }
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
         """See ``Store.claim``."""
@@ -298,16 +313,6 @@ class PostgresStore:
         if assigned:
             self._wrote()
         return assigned
-
-    async def _ride_along(self, claims: Sequence[Claim]) -> list[Assignment]:
-        """Claim after a write that is committed: its answer must not be lost with the claim's."""
-        if not claims:
-            return []
-        try:
-            return await self._claiming.fill(claims)
-        except JobQueueError as error:
-            _log.warning("a claim after a write failed: %s", error)
-            return []
 
     async def apply(
         self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
@@ -328,7 +333,17 @@ class PostgresStore:
         if change:
             self._speaker.say(change, returned(batch.came_back))
         self._wrote()
-        return Application(outcomes, await self._ride_along(claims))
+        # Committed: its answer must not be lost with the claim's.
+        return Application(outcomes, await self._claim_quietly(claims))
+
+    async def _claim_quietly(self, claims: Sequence[Claim]) -> list[Assignment]:
+        if not claims:
+            return []
+        try:
+            return await self._claiming.fill(claims)
+        except JobQueueError as error:
+            _log.warning("a claim after a write failed: %s", error)
+            return []
 
     def _wrote(self) -> None:
         self._writes_since_fold += 1

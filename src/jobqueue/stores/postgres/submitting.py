@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from jobqueue.core.errors import NotFound, QueueFull
-from jobqueue.core.job import NewJob, SubmitResult
-from jobqueue.core.store import Rules
+from jobqueue.core.job import NO_LABELS, Assignment, NewJob, SubmitResult
+from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.stores.postgres.heads import Heads
-from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.statements import SQL, array, said
+
+MOST_HANDED_OFF = 100  # jobs of one write; more than that is a bulk load
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A worker's free slot that waits for a job, and the lease it would have."""
+
+    worker: str
+    number: int
+    lease: int
+
+
+def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str]]:
+    """Which jobs may go to which worker at once: the most urgent first, then in their order."""
+    if len(jobs) > MOST_HANDED_OFF:
+        return []
+    left = [(claim, list(reversed(claim.slots))) for claim in claims]
+    fitting: list[tuple[int, str]] = []
+    for n in sorted(range(len(jobs)), key=lambda n: (-jobs[n].spec.priority, n)):
+        spec = jobs[n].spec
+        if spec.key is not None or spec.delay is not None or spec.run_at is not None:
+            return []
+        for claim, slots in left:
+            meant = ALL_QUEUES in claim.queues or spec.queue in claim.queues
+            if slots and meant and spec.queue not in claim.without:
+                fitting.append((n, slots.pop()))
+                break
+    return fitting
 
 
 class Submitting:
@@ -20,12 +51,19 @@ class Submitting:
     """
 
     def __init__(
-        self, jobs: Sequence[NewJob], now: float | None, rules: Rules, heads: Heads
+        self,
+        jobs: Sequence[NewJob],
+        now: float | None,
+        rules: Rules,
+        heads: Heads,
+        slots: Mapping[int, Slot] = MappingProxyType({}),
     ) -> None:
         self._jobs = jobs
         self._now = now
         self._rules = rules
         self._heads = heads
+        self._slots = slots  # for jobs that may be handed off, by their place
+        self.assigned: list[Assignment] = []
         self.results: list[SubmitResult | None] = [None] * len(jobs)
         self.written: dict[tuple[int, int], int] = {}  # the first number by queue and rank
 
@@ -50,6 +88,11 @@ class Submitting:
                 keyed.append(n)
         if there:
             self._heads.forget()
+        if self._slots:
+            numbers = [slot.number for slot in self._slots.values()]
+            leases = [slot.lease for slot in self._slots.values()]
+            rows = await db.fetch(SQL["handed_off"], numbers, leases)
+            self._hand_over(list(range(len(self._jobs))), rows)
         await self._submit(db, plain, keyed)
 
     async def _submit(self, db: Any, plain: list[int], keyed: list[int]) -> None:
@@ -62,13 +105,16 @@ class Submitting:
         """One statement; returns what it left out: unknown and bounded queues."""
         specs = [self._jobs[n].spec for n in places]
         names = list({spec.queue for spec in specs})
-        rows = await db.fetch(
-            SQL["submit"],
+        arguments = (
             names,
             self._now,
-            [spec.queue for spec in specs],
+            None if len(names) == 1 else [spec.queue for spec in specs],
             *self._columns(places),
+            specs[0].type,
         )
+        if self._slots:
+            return await self._hand_off(db, places, arguments)
+        rows = await db.fetch(SQL["submit"], *arguments)
         found = set()
         count = 0
         for queue, name, rank, first, written in rows:
@@ -87,20 +133,51 @@ class Submitting:
                 left.append(n)
         return left
 
-    def _columns(self, places: list[int]) -> list[list[Any]]:
+    async def _hand_off(self, db: Any, places: list[int], arguments: tuple[Any, ...]) -> list[int]:
+        """The same, and the slots that wait for such jobs are filled where nothing else waits."""
+        slots = [self._slots.get(n) for n in places]
+        rows = await db.fetch(
+            SQL["hand_off"],
+            *arguments,
+            array(0 if slot is None else slot.lease for slot in slots),
+            array(0 if slot is None else slot.number for slot in slots),
+            self._rules.assignment_timeout,
+        )
+        self._hand_over(places, rows)
+        return [n for n in places if self.results[n] is None]
+
+    def _hand_over(self, places: list[int], rows: Sequence[Any]) -> None:
+        by_id = {self._jobs[n].id: n for n in places}
+        for job_id, seq, queue, name, rank, given, lease, retries, timeout, ttl, created in rows:
+            n = by_id[str(job_id)]
+            job = self._jobs[n]
+            self.results[n] = SubmitResult.accepted(job.id)
+            if not given:
+                self._wrote((queue, rank), seq)
+                continue
+            spec = job.spec
+            self.assigned.append(
+                Assignment(
+                    seq, job.id, name, spec.type, spec.payload, 1, lease, self._slots[n].worker,
+                    spec.priority, 0, retries, created, timeout, ttl,
+                    spec.labels or NO_LABELS,
+                )
+            )  # fmt: skip
+
+    def _columns(self, places: list[int]) -> list[Any]:
         jobs = [self._jobs[n] for n in places]
         specs = [job.spec for job in jobs]
         return [
-            [job.id for job in jobs],
-            [spec.type for spec in specs],
+            array(job.id for job in jobs),
+            said([spec.type for spec in specs], specs[0].type),
             [spec.payload for spec in specs],
-            [json.dumps(dict(spec.labels)) if spec.labels else None for spec in specs],
-            [spec.priority for spec in specs],
-            [spec.max_retries for spec in specs],
-            [spec.ttl for spec in specs],
-            [spec.timeout for spec in specs],
-            [spec.run_at for spec in specs],
-            [spec.delay for spec in specs],
+            said([json.dumps(dict(spec.labels)) if spec.labels else None for spec in specs]),
+            said([spec.priority for spec in specs], 0),
+            said([spec.max_retries for spec in specs]),
+            said([spec.ttl for spec in specs]),
+            said([spec.timeout for spec in specs]),
+            said([spec.run_at for spec in specs]),
+            said([spec.delay for spec in specs]),
         ]
 
     def _wrote(self, head: tuple[int, int], first: int) -> None:
@@ -144,6 +221,7 @@ class Submitting:
             [homes[jobs[n].spec.queue][0] for n in admitted],
             *self._columns(admitted),
             [jobs[n].spec.key for n in admitted],
+            jobs[admitted[0]].spec.type,
         )
         for queue, _, rank, first, _ in rows:
             self._wrote((queue, rank), first)
