@@ -30,7 +30,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.lifecycle import REPORTABLE, TERMINAL, State
 from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import (
@@ -330,6 +330,11 @@ class PostgresStore:
             if outcome.state in TERMINAL and outcome.refusal is None:
                 change |= Change.ENDED
                 break
+        if any(
+            outcome.lease is not None and asked.move not in REPORTABLE
+            for outcome, asked in zip(outcomes, transitions, strict=True)
+        ):
+            change |= Change.CONTROL  # the worker may be connected to another server
         if change:
             self._speaker.say(change, returned(batch.came_back))
         self._wrote()
