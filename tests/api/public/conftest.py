@@ -34,6 +34,7 @@ from tests.api.public.over_http import HttpDriver
 
 MAX_PAYLOAD = 1024 * 1024
 
+
 @dataclass
 class Deployment:
     """A running system: where its faces listen, and what its workers connect to."""

@@ -677,7 +677,9 @@ class PostgresStore:
         async def work(db: Any) -> bool:
             return await db.fetchval(SQL["retire_worker"], worker_id, incarnation) is not None
 
-        return await self._write("retire_worker", work, again=work)
+        done = await self._write("retire_worker", work, again=work)
+        self._speaker.say(Change.CONTROL)
+        return done
 
     async def forget_worker(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""
