@@ -31,7 +31,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.lifecycle import REPORTABLE, TERMINAL, State
 from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import (
@@ -352,6 +352,11 @@ class PostgresStore:
             if outcome.state in TERMINAL and outcome.refusal is None:
                 change |= Change.ENDED
                 break
+        if any(
+            outcome.lease is not None and asked.move not in REPORTABLE
+            for outcome, asked in zip(outcomes, transitions, strict=True)
+        ):
+            change |= Change.CONTROL  # the worker may be connected to another server
         if change:
             self._speaker.say(change, returned(batch.came_back))
         self._wrote()
@@ -694,7 +699,9 @@ class PostgresStore:
         async def work(db: Any) -> bool:
             return await db.fetchval(SQL["retire_worker"], worker_id, incarnation) is not None
 
-        return await self._write("retire_worker", work, again=work)
+        done = await self._write("retire_worker", work, again=work)
+        self._speaker.say(Change.CONTROL)
+        return done
 
     async def forget_worker(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""
