@@ -143,4 +143,4 @@ def test_text_from_elsewhere_makes_no_line_of_its_own(capsys):
 
 @pytest.mark.parametrize("milliseconds", range(0, 1000, 37))
 def test_a_time_in_milliseconds_is_shown_as_it_was_given(milliseconds: int):
-    assert timestamp(1_800_000_000 + milliseconds / 1000).endswith(f".{milliseconds:03d}Z")
+    assert logs.timestamp(1_800_000_000 + milliseconds / 1000).endswith(f".{milliseconds:03d}Z")
