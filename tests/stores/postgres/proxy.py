@@ -34,8 +34,8 @@ class Proxy:
         self._target = parts.hostname or "127.0.0.1", parts.port or 5432
         self._server: asyncio.Server | None = None
         self._lines: set[_Line] = set()
-        self._left: int | None = None
-        self._times = 0
+        self._seen = 0
+        self._marked: set[int] = set()
         self.when = Cut.AFTER
         self.cuts = 0
         self.dsn = ""
@@ -56,26 +56,22 @@ class Proxy:
         while self._lines:
             await asyncio.sleep(0)
 
-    def arm(self, command: int, when: Cut, times: int = 1) -> None:
-        """Cut the line of the ``command``-th command from now on, and of those after it."""
-        self._left, self._times, self.when = command, times, when
+    def arm(self, when: Cut, *commands: int) -> None:
+        """Cut the line at these commands, counted from now on."""
+        self._seen, self._marked, self.when = 0, set(commands), when
 
     def disarm(self) -> None:
-        self._left = None
+        self._marked = set()
 
     def cut_all(self) -> None:
         for line in list(self._lines):
             line.cut()
 
     def strikes(self) -> bool:
-        """Count one command; whether it is the one."""
-        if self._left is None:
+        """Count one command; whether the line is cut at it."""
+        self._seen += 1
+        if self._seen not in self._marked:
             return False
-        self._left -= 1
-        if self._left:
-            return False
-        self._times -= 1
-        self._left = 1 if self._times else None
         self.cuts += 1
         return True
 

@@ -28,7 +28,7 @@ async def at_every_command(proxy: Proxy, side: Cut, once: Callable[[int], Awaita
     command = 0
     while True:
         command += 1
-        proxy.arm(command, side)
+        proxy.arm(side, command)
         before = proxy.cuts
         await once(command)
         proxy.disarm()
@@ -169,7 +169,7 @@ async def test_what_cannot_be_found_out_is_said_to_be_unknown(cuttable, proxy, n
     await cuttable.create_queue(Queue(name="empty"))
     seq, lease, job_id = await held_one(cuttable)
     await cuttable.apply([Transition.succeeded(seq, lease, None, 0.5)])
-    proxy.arm(1, Cut.AFTER)
+    proxy.arm(Cut.AFTER, 1)
     with pytest.raises(OutcomeUnknown):
         match name:
             case "create queue":
