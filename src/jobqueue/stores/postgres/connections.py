@@ -110,9 +110,10 @@ class Connections:
                 # An answer may be half read (the caller gave up), or the server gone.
                 await _discard(connection)
                 raise
-            if connection.raw.is_closed():
-                return
-            self._idle.append(connection)
+            if self._closed:
+                await _close(connection)
+            elif not connection.raw.is_closed():
+                self._idle.append(connection)
         finally:
             self._free.release()
 
@@ -139,10 +140,13 @@ class Connections:
         """Close what is idle; what is in use closes when it is returned."""
         self._closed = True
         while self._idle:
-            connection = self._idle.pop()
-            with contextlib.suppress(*LOST):
-                await asyncio.wait_for(connection.raw.close(), _CONNECT_TIMEOUT)
-            connection.raw.terminate()
+            await _close(self._idle.pop())
+
+
+async def _close(connection: Connection) -> None:
+    with contextlib.suppress(*LOST):
+        await asyncio.wait_for(connection.raw.close(), _CONNECT_TIMEOUT)
+    connection.raw.terminate()
 
 
 async def _discard(connection: Connection) -> None:

@@ -216,7 +216,7 @@ class PostgresStore:
                 for head, seq in heads.items():
                     self._heads.lower(head, seq)
         if Change.CONTROL in change:
-            self._board.stale = True
+            self._board.spoil()
         for heard in self._heard:
             heard(change)
 
@@ -270,26 +270,19 @@ class PostgresStore:
                     missing.discard(name)
         return [self._numbers[name] for name in names]
 
-    async def _names(self, numbers: Sequence[int | None]) -> dict[int, str]:
+    async def _names(self, db: Any, numbers: Sequence[int | None]) -> dict[int, str]:
         missing = {n for n in numbers if n is not None and n not in self._worker_names}
         if missing:
-
-            async def work(db: Any) -> Any:
-                return await db.fetch(SQL["worker_names"], list(missing))
-
-            for number, name in await self._read("worker_names", work):
+            for number, name in await db.fetch(SQL["worker_names"], list(missing)):
                 self._worker_names[number] = name
         return self._worker_names
 
-    async def _resolve(self, queue: int) -> Home:
+    async def _resolve(self, db: Any, queue: int) -> Home:
         """A queue by its number; its row is never removed."""
         home = self._board.get(queue)
         if home is None or self._board.stale:
-
-            async def work(db: Any) -> Any:
-                return await db.fetch(SQL["queue_board"])
-
-            self._board.read(await self._read("queue_board", work))
+            change = self._board.changes
+            self._board.read(await db.fetch(SQL["queue_board"]), change)
             home = self._board.get(queue)
             assert home is not None
         return home
@@ -300,7 +293,11 @@ class PostgresStore:
         """See ``Store.submit``."""
         slots = await self._slots(jobs, claims) if claims else {}
         batch = Submitting(jobs, self._now(), self._rules, self._heads, slots)
-        await self._write("submit", batch.run, again=batch.again)
+        try:
+            await self._write("submit", batch.run, again=batch.again)
+        except JobQueueError as error:
+            if not batch.give_up(error):
+                raise
         if batch.written:
             for head, first in batch.written.items():
                 self._heads.lower(head, first)
@@ -341,7 +338,13 @@ class PostgresStore:
     ) -> Application:
         """See ``Store.apply``."""
         batch = Applying(transitions, self._now(), self._rules, self._resolve, self._names)
-        await self._write("apply", batch.run, again=batch.again)
+        try:
+            await self._write("apply", batch.run, again=batch.again)
+        except BaseException:
+            # Part of it may be written: whoever waits for it must look.
+            if any(outcome is not None for outcome in batch.outcomes):
+                self._hear(Change.WORK | Change.ENDED | Change.CONTROL, None)
+            raise
         outcomes = [outcome for outcome in batch.outcomes if outcome is not None]
         change = Change(0)
         if batch.came_back:
@@ -550,7 +553,7 @@ class PostgresStore:
         return True
 
     def _queues_changed(self) -> None:
-        self._board.stale = True
+        self._board.spoil()
         self._heads.forget()
         self._speaker.say(Change.CONTROL | Change.WORK, None)
 
@@ -699,7 +702,7 @@ class PostgresStore:
         async def work(db: Any) -> bool:
             return await db.fetchval(SQL["retire_worker"], worker_id, incarnation) is not None
 
-        done = await self._write("retire_worker", work, again=work)
+        done = await self._write("retire_worker", work, again=_or_gone(work, worker_id))
         self._speaker.say(Change.CONTROL)
         return done
 
@@ -709,4 +712,15 @@ class PostgresStore:
         async def work(db: Any) -> bool:
             return await db.fetchval(SQL["forget_worker"], worker_id) is not None
 
-        return await self._write("forget_worker", work, again=work)
+        return await self._write("forget_worker", work, again=_or_gone(work, worker_id))
+
+
+def _or_gone(remove: Work[bool], worker_id: str) -> Work[bool]:
+    """After a lost answer: a worker that is not there any more was removed then."""
+
+    async def again(db: Any) -> bool:
+        if await remove(db):
+            return True
+        return not await db.fetchval("SELECT 1 FROM workers WHERE id = $1", worker_id)
+
+    return again

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from jobqueue.core.errors import NotFound, QueueFull
+from jobqueue.core.errors import JobQueueError, NotFound, QueueFull
 from jobqueue.core.job import NO_LABELS, Assignment, NewJob, SubmitResult
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.stores.postgres.heads import Heads
@@ -49,7 +49,8 @@ def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str]
 class Submitting:
     """One batch of submits, on its way into the database.
 
-    May be run again after a lost answer: what was written then is recognised by its id.
+    The plain ones are committed before the others. So both ways may be run again: what is known
+    to be written is left alone, and after a lost answer what was written is recognised by its id.
     """
 
     def __init__(
@@ -67,27 +68,21 @@ class Submitting:
         self._slots = slots  # for jobs that may be handed off, by their place
         self.assigned: list[Assignment] = []
         self.results: list[SubmitResult | None] = [None] * len(jobs)
+        self._draft: dict[int, SubmitResult] = {}  # of a transaction that may yet fail
         self.written: dict[tuple[int, int], int] = {}  # the first number by queue and rank
 
     async def run(self, db: Any) -> None:
         """Write them."""
-        plain = [n for n, job in enumerate(self._jobs) if job.spec.key is None]
-        keyed = [n for n, job in enumerate(self._jobs) if job.spec.key is not None]
-        await self._submit(db, plain, keyed)
+        await self._submit(db, self._open())
 
     async def again(self, db: Any) -> None:
         """Look what was written, and write the rest."""
-        rows = await db.fetch(SQL["which_exist"], [job.id for job in self._jobs])
+        left = self._open()
+        rows = await db.fetch(SQL["which_exist"], [self._jobs[n].id for n in left])
         there = {str(row[0]) for row in rows}
-        self.results = [None] * len(self._jobs)
-        plain, keyed = [], []
-        for n, job in enumerate(self._jobs):
-            if job.id in there:
-                self.results[n] = SubmitResult.accepted(job.id)
-            elif job.spec.key is None:
-                plain.append(n)
-            else:
-                keyed.append(n)
+        for n in left:
+            if self._jobs[n].id in there:
+                self.results[n] = SubmitResult.accepted(self._jobs[n].id)
         if there:
             self._heads.forget()
         if self._slots:
@@ -95,13 +90,31 @@ class Submitting:
             leases = [slot.lease for slot in self._slots.values()]
             rows = await db.fetch(SQL["handed_off"], numbers, leases)
             self._hand_over(list(range(len(self._jobs))), rows)
-        await self._submit(db, plain, keyed)
+        await self._submit(db, self._open())
 
-    async def _submit(self, db: Any, plain: list[int], keyed: list[int]) -> None:
+    def give_up(self, error: JobQueueError) -> bool:
+        """Answer the rest with an error, if some are known to be written."""
+        left = self._open()
+        if len(left) == len(self._jobs):
+            return False
+        for n in left:
+            self.results[n] = SubmitResult.refused(error)
+        return True
+
+    def _open(self) -> list[int]:
+        return [n for n, result in enumerate(self.results) if result is None]
+
+    async def _submit(self, db: Any, places: list[int]) -> None:
+        plain = [n for n in places if self._jobs[n].spec.key is None]
+        keyed = [n for n in places if self._jobs[n].spec.key is not None]
         left = await self._submit_plain(db, plain) if plain else []
         if left or keyed:
+            self._draft = {}
             async with db.transaction():
                 await self._submit_long(db, sorted(left + keyed))
+            # Only now: a transaction that fails half-way has decided nothing.
+            for n, result in self._draft.items():
+                self.results[n] = result
 
     async def _submit_plain(self, db: Any, places: list[int]) -> list[int]:
         """One statement; returns what it left out: unknown and bounded queues."""
@@ -198,7 +211,7 @@ class Submitting:
                 known.append(n)
             else:
                 missing = NotFound(f"queue: there is no queue {queue!r}")
-                self.results[n] = SubmitResult.refused(missing)
+                self._draft[n] = SubmitResult.refused(missing)
         owners = await self._take_keys(db, known, homes)
         fresh: list[int] = []
         repeats: list[int] = []
@@ -206,16 +219,17 @@ class Submitting:
             owner = owners.get((homes[jobs[n].spec.queue][0], jobs[n].spec.key or ""))
             (fresh if owner is None or owner[0] == jobs[n].id else repeats).append(n)
         admitted = await self._admit(db, fresh, homes)
-        refused = {jobs[n].id: self.results[n] for n in fresh if n not in set(admitted)}
+        places_found = set(admitted)
+        refused = {jobs[n].id: self._draft[n] for n in fresh if n not in places_found}
         for n in repeats:
             spec = jobs[n].spec
             original, fingerprint = owners[homes[spec.queue][0], spec.key or ""]
             if original in refused:  # the first under this key, in this very batch
-                self.results[n] = refused[original]
+                self._draft[n] = refused[original]
             elif fingerprint == spec.fingerprint():
-                self.results[n] = SubmitResult.duplicate(original)
+                self._draft[n] = SubmitResult.duplicate(original)
             else:
-                self.results[n] = SubmitResult.conflict(original, spec.key or "")
+                self._draft[n] = SubmitResult.conflict(original, spec.key or "")
         if not admitted:
             return
         rows = await db.fetch(
@@ -229,7 +243,7 @@ class Submitting:
         for queue, _, rank, first, _ in rows:
             self._wrote((queue, rank), first)
         for n in admitted:
-            self.results[n] = SubmitResult.accepted(jobs[n].id)
+            self._draft[n] = SubmitResult.accepted(jobs[n].id)
 
     async def _take_keys(
         self, db: Any, places: list[int], homes: dict[str, Any]
@@ -278,7 +292,7 @@ class Submitting:
             left = places_left.get(spec.queue)
             if left is not None and left <= 0:
                 queue, _, capacity = homes[spec.queue]
-                self.results[n] = SubmitResult.refused(
+                self._draft[n] = SubmitResult.refused(
                     QueueFull(f"queue {spec.queue!r} is full ({capacity} jobs are waiting)")
                 )
                 if spec.key is not None:
