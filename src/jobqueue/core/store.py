@@ -130,6 +130,15 @@ class Store(Protocol):
         """Whether an accepted job survives the process."""
         ...
 
+    @property
+    def parallel(self) -> bool:
+        """Whether writes run beside each other.
+
+        Where they do, two batches may be in flight, and a claim is better made on its own than
+        with another write: the next write need not wait for it.
+        """
+        ...
+
     async def open(self) -> None:
         """Make ready; creates what is missing."""
         ...

@@ -77,7 +77,7 @@ class Batcher(Generic[Call, Answer]):
                         future.set_result(answer)
         finally:
             # At once, not in a callback: a call that comes now must not count on this task.
-            self._tasks.discard(asyncio.current_task())  # type: ignore[arg-type]
+            self._tasks.discard(asyncio.current_task())
 
     def _take(self) -> list[tuple[Call, asyncio.Future[Answer]]]:
         batch: list[tuple[Call, asyncio.Future[Answer]]] = []

@@ -43,13 +43,14 @@ from jobqueue.engine.links import ENDING, EngineLink, ReportCall
 from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.scheduler import Scheduler
-from jobqueue.engine.sessions import Session
+from jobqueue.engine.sessions import Plan, Session
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.engine.sweeper import Sweeper
 from jobqueue.engine.watching import Watchers
 
 _log = logging.getLogger("jobqueue.engine")
 _WATCH_SAFETY_NET = 1.0  # how long a waiter trusts that it will be told
+_LANES = 2  # batches in flight, where the store's writes run beside each other
 _CANCEL_TRIES = 10  # a job can change state between our look and our write, but not for ever
 
 
@@ -83,12 +84,16 @@ class Engine(OperatorCalls):
             return
         await self._store.open()
         self._submits: Batcher[Sequence[NewJob], list[SubmitResult]] = Batcher(
-            self._flush_submits, limit=self._settings.submit_group, weigh=len
+            self._flush_submits,
+            limit=self._settings.submit_group,
+            weigh=len,
+            lanes=_LANES if self._store.parallel else 1,
         )
         self._reports: Batcher[ReportCall, list[bool]] = Batcher(
             self._flush_reports,
             limit=self._settings.report_group,
             weigh=lambda call: len(call.reports),
+            lanes=_LANES if self._store.parallel else 1,
         )
         self._scheduler = Scheduler(self._store, self._settings, self._observer)
         self._sweeper = Sweeper(
@@ -164,13 +169,17 @@ class Engine(OperatorCalls):
 
     async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
         jobs = [job for call in calls for job in call] if len(calls) > 1 else calls[0]
-        plan = self._scheduler.plan(work=True)
+        parallel = self._store.parallel
+        if parallel:
+            plan = self._scheduler.plan_hand_off(len(jobs))
+        else:
+            plan = self._scheduler.plan(work=True)
         try:
             submission = await self._store.submit(jobs, plan.claims)
         except BaseException:
             self._scheduler.release(plan)
             raise
-        self._scheduler.settle(plan, submission.assigned)
+        self._scheduler.settle(plan, submission.assigned, looked=not parallel)
         self._after_submit(jobs, submission.results, len(submission.assigned))
         answers: list[list[SubmitResult]] = []
         start = 0
@@ -386,7 +395,12 @@ class Engine(OperatorCalls):
         by_worker: bool = False,
     ) -> list[Outcome]:
         """The one way to the store's write path: claims ride along, everybody is told."""
-        plan = self._scheduler.plan(freed or {}, ending or {})
+        # Where writes run beside each other, the scheduler claims beside this one.
+        plan = (
+            Plan.nothing()
+            if self._store.parallel
+            else self._scheduler.plan(freed or {}, ending or {})
+        )
         try:
             application = await self._store.apply(transitions, plan.claims)
         except BaseException:

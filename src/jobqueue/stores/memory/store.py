@@ -56,6 +56,7 @@ class MemoryStore:
 
     name = "memory"
     durable = False
+    parallel = False
 
     def __init__(
         self,
