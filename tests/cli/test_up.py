@@ -21,7 +21,7 @@ from jobqueue.topology.supervisor import services
 from tests.cli import mixed_up, processes, terminal, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
 @pytest.fixture

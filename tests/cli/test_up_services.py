@@ -18,7 +18,12 @@ from tests.cli import mixed_up, processes, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 from tests.services.run import Run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+]
 MIXED = mixed_up.__file__
 SECRET = "hunter2"
 
@@ -147,7 +152,7 @@ def test_down_ends_the_services_of_a_killed_background_supervisor(home):
         [sys.executable, MIXED, "up", "mixed", "--detach", "--folder", str(home.fleet)],
         env=processes.environment(**home.environ),
         cwd=home.folder,
-        timeout=60,
+        timeout=120,
         capture_output=True,
         text=True,
     )
