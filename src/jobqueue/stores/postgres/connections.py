@@ -40,7 +40,8 @@ FIXED_PLANS: Mapping[str, str] = {
     "enable_bitmapscan": "off",
     "max_parallel_workers_per_gather": "0",
 }
-READING: Mapping[str, str] = {"jit": "off"}
+# They write nothing but words to other servers, which need not wait for the disk.
+READING: Mapping[str, str] = {"jit": "off", "synchronous_commit": "off"}
 
 
 @dataclass(frozen=True, slots=True)

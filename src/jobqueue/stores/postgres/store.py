@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -63,6 +64,22 @@ _KEYS_PER_SWEEP = 1_000
 _FOLD_EVERY = 500  # writes of this process
 _PATIENCE = 5.0  # how long a call waits for a server that is away
 _CLAIM_CONNECTIONS = 2
+
+
+def _left(claims: Sequence[Claim], assigned: Sequence[Assignment]) -> list[Claim]:
+    """The slots of claims that nothing was assigned to."""
+    used = Counter(one.worker_id for one in assigned)
+    left = []
+    for claim in claims:
+        slots = []
+        for worker in claim.slots:
+            if used[worker]:
+                used[worker] -= 1
+            else:
+                slots.append(worker)
+        if slots:
+            left.append(Claim(claim.queues, slots, claim.without))
+    return left
 
 
 class PostgresStore:
@@ -147,7 +164,8 @@ class PostgresStore:
         async def look(db: Any) -> tuple[Any, str]:
             return await db.fetchrow(SQL["durability"]), await db.fetchval(SQL["instance"])
 
-        (fsync, commit, full_pages), self._claiming.instance = await self._read("open", look)
+        found = await self._runner.read(self._writing, "open", look)
+        (fsync, commit, full_pages), self._claiming.instance = found
         lacking = [
             f"{setting} is off"
             for setting, on in (
@@ -289,7 +307,11 @@ class PostgresStore:
             self._speaker.say(Change.WORK, batch.written)
         self._wrote()
         results = [result for result in batch.results if result is not None]
-        return Submission(results, batch.assigned)
+        assigned = batch.assigned
+        if batch.written and claims:
+            # Not everything was handed off: what is claimable goes to the slots that are left.
+            assigned = assigned + await self._claim_quietly(_left(claims, assigned))
+        return Submission(results, assigned)
 
     async def _slots(self, jobs: Sequence[NewJob], claims: Sequence[Claim]) -> dict[int, Slot]:
         """Slots for jobs that may be handed off in the write of their submit.

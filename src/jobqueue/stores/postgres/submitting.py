@@ -34,8 +34,10 @@ def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str]
     fitting: list[tuple[int, str]] = []
     for n in sorted(range(len(jobs)), key=lambda n: (-jobs[n].spec.priority, n)):
         spec = jobs[n].spec
-        if spec.key is not None or spec.delay is not None or spec.run_at is not None:
-            return []
+        if spec.key is not None:
+            return []  # the long way
+        if spec.delay is not None or spec.run_at is not None:
+            continue
         for claim, slots in left:
             meant = ALL_QUEUES in claim.queues or spec.queue in claim.queues
             if slots and meant and spec.queue not in claim.without:
@@ -163,6 +165,7 @@ class Submitting:
                     spec.labels or NO_LABELS,
                 )
             )  # fmt: skip
+        self.assigned.sort(key=lambda one: (-one.priority, one.seq))
 
     def _columns(self, places: list[int]) -> list[Any]:
         jobs = [self._jobs[n] for n in places]
