@@ -141,7 +141,7 @@ async def test_every_job_is_done_however_often_servers_and_workers_are_killed(
     evidence = await evidence_of(
         site,
         accepted=accepted,
-        concurrency={name: CONCURRENCY for name in fleet.names},
+        concurrency=dict.fromkeys(fleet.names, CONCURRENCY),
         settled=True,
         dead_letters_allowed=False,
     )
