@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from jobqueue.core.job import Worker, WorkerStatus
 from jobqueue.topology.backing.ports import free_port
 
 PATIENCE = 60.0
+_GLANCE = 0.5
+_IDLE = 0.3  # of a core
 _TICKS = os.sysconf("SC_CLK_TCK")
 _HERE = Path(__file__).parents[1]
 
@@ -28,6 +30,11 @@ class Server:
 
     pid: int
     target: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes a worker one of this server's."""
+        return {"JQ_WORKER_SERVER": f"grpc://{self.target}"}
 
 
 @contextlib.asynccontextmanager
@@ -48,26 +55,34 @@ async def server(url: str, environment: Mapping[str, str] | None = None) -> Asyn
 
 
 @contextlib.asynccontextmanager
-async def worker(
-    name: str,
+async def workers(
     environment: Mapping[str, str],
-    workers: Callable[[], Awaitable[list[Worker]]],
-) -> AsyncIterator[int]:
-    """A jq-worker with the benchmarks' tasks, once it is ONLINE; yields its pid."""
-    told = {
-        "JQ_WORKER_ID": name,
-        "JQ_WORKER_METRICS_PORT": "0",
-        "JQ_WORKER_APP": "bench.tasks:app",
-        **environment,
-    }
-    with running("jobqueue.cli.worker", told) as process:
-        give_up = time.monotonic() + PATIENCE
-        while not any(
-            w.info.id == name and w.status is WorkerStatus.ONLINE for w in await workers()
-        ):
-            _check(process, give_up)
+    known: Callable[[], Awaitable[list[Worker]]],
+    count: int = 1,
+) -> AsyncIterator[dict[str, int]]:
+    """jq-workers with the benchmarks' tasks, once all are ONLINE; yields their pids by name."""
+    with contextlib.ExitStack() as stack:
+        started = {}
+        for number in range(1, count + 1):
+            told = {
+                "JQ_WORKER_ID": f"worker {number}",
+                "JQ_WORKER_METRICS_PORT": "0",
+                "JQ_WORKER_APP": "bench.tasks:app",
+                **environment,
+            }
+            process = stack.enter_context(running("jobqueue.cli.worker", told))
+            started[told["JQ_WORKER_ID"]] = process
+        give_up = time.monotonic() + PATIENCE + count
+        while not started.keys() <= set(online(await known())):
+            for process in started.values():
+                _check(process, give_up)
             await asyncio.sleep(0.05)
-        yield process.pid
+        yield {name: process.pid for name, process in started.items()}
+
+
+def online(known: Iterable[Worker]) -> list[str]:
+    """The names of those that are."""
+    return [worker.info.id for worker in known if worker.status is WorkerStatus.ONLINE]
 
 
 @contextlib.contextmanager
@@ -113,7 +128,7 @@ def _check(process: subprocess.Popen[bytes], give_up: float) -> None:
     if process.poll() is not None:
         raise RuntimeError(f"{process.args!r} ended with status {process.returncode}")
     if time.monotonic() > give_up:
-        raise TimeoutError(f"{process.args!r} is not ready after {PATIENCE:g} s")
+        raise TimeoutError(f"{process.args!r} is not ready in time")
 
 
 def resident_bytes(pid: int | None = None) -> int:
@@ -122,6 +137,32 @@ def resident_bytes(pid: int | None = None) -> int:
         if line.startswith("VmRSS"):
             return int(line.split()[1]) * 1024
     raise OSError("no VmRSS")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSpent:
+    """Processor seconds by part."""
+
+    elapsed: float
+    seconds: dict[str, float]
+    others: float
+
+    @property
+    def busy_elsewhere(self) -> str:
+        """How far the figure can be trusted."""
+        return f"others used {self.others / self.elapsed:.0%} of a core"
+
+    def shares(self) -> str:
+        """Of one core each."""
+        parts = [f"{name} {spent / self.elapsed:.0%}" for name, spent in self.seconds.items()]
+        return f"CPU: {', '.join(parts)}; {self.busy_elsewhere}"
+
+    def per_job(self, jobs: int) -> str:
+        """What a job costs, which does not depend on who else is there as a rate does."""
+        costs = {name: spent / jobs * 1e6 for name, spent in self.seconds.items()}
+        parts = [f"{name} {cost:.0f}" for name, cost in costs.items() if cost >= 0.5]
+        total = sum(costs.values())
+        return f"CPU µs per job: {', '.join(parts)}, in all {total:.0f}; {self.busy_elsewhere}"
 
 
 class CpuTimes:
@@ -133,13 +174,13 @@ class CpuTimes:
         self._began = time.perf_counter()
         self._before = self._look()
 
-    def __str__(self) -> str:
+    def spent(self) -> CpuSpent:
+        """Since it was made."""
         elapsed = time.perf_counter() - self._began
         now = self._look()
-        spent = {name: (now[name] - self._before[name]) / elapsed for name in now}
+        spent = {name: now[name] - self._before[name] for name in now}
         others = spent.pop("") - sum(spent.values())
-        shares = [f"{name} {share:.0%}" for name, share in spent.items()]
-        return f"CPU: {', '.join(shares)}, others {max(0.0, others):.0%}"
+        return CpuSpent(elapsed, spent, max(0.0, others))
 
     def _look(self) -> dict[str, float]:
         table = _table()
@@ -166,6 +207,17 @@ def _table() -> dict[int, _Spent]:
                 own, buried = (int(words[n]) + int(words[n + 1]) for n in (11, 13))
                 table[int(folder.name)] = _Spent(int(words[1]), own / _TICKS, buried / _TICKS)
     return table
+
+
+async def calm(patience: float) -> bool:
+    """Wait until the machine is almost idle, so long at most."""
+    give_up = time.monotonic() + patience
+    while time.monotonic() < give_up:
+        before = _busy_seconds()
+        await asyncio.sleep(_GLANCE)
+        if _busy_seconds() - before < _IDLE * _GLANCE:
+            return True
+    return False
 
 
 def _busy_seconds() -> float:

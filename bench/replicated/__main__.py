@@ -54,7 +54,7 @@ def main() -> int:
     sizes = Sizes(**{field.name: getattr(options, field.name) for field in fields(Sizes)})
     names = options.only or [*SHORT, *(LONG if options.long else ())]
     figures: list[Figure] = []
-    with _folder(options.folder) as folder, ground(folder) as prepared:
+    with _folder(options.folder) as folder, ground(folder, options.calm) as prepared:
         where = uvloop.run(prepared.conditions())
         try:
             with _progress() as say:
@@ -75,6 +75,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--folder", type=Path, help="keep PostgreSQL here, and the jobs it was filled with"
     )
+    parser.add_argument(
+        "--calm", type=float, default=30.0, metavar="SECONDS",
+        help="wait at most so long for an idle machine before each measurement (%(default)s)",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
     for one in fields(Sizes):

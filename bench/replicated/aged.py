@@ -26,15 +26,21 @@ class Rounds:
 
     submit: list[float] = field(default_factory=list)
     drain: list[float] = field(default_factory=list)
+    cost: list[float] = field(default_factory=list)  # CPU µs of PostgreSQL for a job drained
 
     async def measure(self, site: Site, sizes: Sizes) -> None:
-        """Batch submit by an engine in this process, drain by a jq-server and a jq-worker."""
+        """Programs of this round's own, and a warm-up that is not counted."""
         async with fleet(site, sizes):
-            for jobs in (sizes.jobs // _WARM_UP, sizes.jobs):
-                submit = await load(site, jobs, sizes)
-                drain = await site.drain_rate(jobs)
-        self.submit.append(submit)
-        self.drain.append(drain)
+            await load(site, sizes.jobs // _WARM_UP, sizes)
+            await site.drain_rate(sizes.jobs // _WARM_UP)
+            await self.measure_running(site, sizes)
+
+    async def measure_running(self, site: Site, sizes: Sizes) -> None:
+        """Batch submit by an engine in this process, drain by the programs that are there."""
+        self.submit.append(await load(site, sizes.jobs, sizes))
+        cpu = site.ground.cpu()
+        self.drain.append(await site.drain_rate(sizes.jobs))
+        self.cost.append(cpu.spent().seconds["PostgreSQL"] / sizes.jobs * 1e6)
 
 
 def slowdown(name: str, clean: Rounds, other: Rounds, target: float, how: str) -> list[Figure]:
@@ -45,7 +51,11 @@ def slowdown(name: str, clean: Rounds, other: Rounds, target: float, how: str) -
         ("drain", clean.drain, other.drain),
     ):
         one, two = statistics.median(before), statistics.median(after)
-        rates = f"{_listed(before)} without, {_listed(after)} with, jobs/s"
+        rates = f"{_listed(before)} jobs/s without, {_listed(after)} with"
+        if what == "drain":
+            rates += (
+                f"; PostgreSQL's CPU µs per job {_listed(clean.cost)} and {_listed(other.cost)}"
+            )
         figures.append(Figure(f"{what}, {name}", one / two, "× slower", target, f"{rates}; {how}"))
     return figures
 
@@ -65,7 +75,7 @@ async def _compare(
         async with ground.database() as empty:
             await clean.measure(empty, sizes)
         await aged.measure(full, sizes)
-    return clean, aged, str(cpu)
+    return clean, aged, cpu.spent().busy_elsewhere
 
 
 async def finished(ground: Ground, sizes: Sizes, say: Callable[[str], None]) -> list[Figure]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from bench.local import submit_batches
-from bench.processes import server, worker
+from bench.processes import server, workers
 from bench.replicated.ground import Site
 from bench.replicated.sizes import Sizes
 
@@ -33,27 +32,12 @@ def set_for_throughput(site: Site, sizes: Sizes) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def workers(
-    site: Site, address: str, told: Mapping[str, str], count: int = 1
-) -> AsyncIterator[dict[str, int]]:
-    """jq-workers on a server or on the store; yields their pids by name."""
-    told = {**told, "JQ_WORKER_SERVER": address}
-    async with contextlib.AsyncExitStack() as stack:
-        starting = [
-            stack.enter_async_context(worker(f"bench-{n}", told, site.store.workers))
-            for n in range(1, count + 1)
-        ]
-        pids = await asyncio.gather(*starting)
-        yield {f"worker {n}": pid for n, pid in enumerate(pids, 1)}
-
-
-@contextlib.asynccontextmanager
 async def fleet(site: Site, sizes: Sizes, count: int = 1) -> AsyncIterator[Fleet]:
     """Start a server and workers, set for throughput."""
     told = set_for_throughput(site, sizes)
     async with (
         server(site.url, {**told, "JQ_WORKER_CONCURRENCY": "0"}) as process,
-        workers(site, f"grpc://{process.target}", told, count) as pids,
+        workers(process.environment | told, site.store.workers, count) as pids,
     ):
         yield Fleet(process.target, {"server": process.pid, **pids})
 

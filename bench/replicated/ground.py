@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg
 import redis
 
-from bench.processes import CpuTimes
+from bench.processes import CpuTimes, calm
 from bench.report import fsync_milliseconds
 from jobqueue.core.job import DEFAULT_QUEUE, QueueStats
 from jobqueue.core.observer import Deaf, Observer
@@ -34,10 +34,11 @@ _TOLD = {"fsync", "synchronous_commit", "shared_buffers", "max_wal_size", "max_c
 class Ground:
     """The servers, and databases on them."""
 
-    def __init__(self, postgres: PrivatePostgres, cache: PrivateRedis) -> None:
+    def __init__(self, postgres: PrivatePostgres, cache: PrivateRedis, patience: float) -> None:
         self._postgres = postgres
         self.redis_url = cache.url
         self._redis_pid = cache.pid
+        self.patience = patience
         self._numbers = itertools.count(1)
 
     async def conditions(self) -> str:
@@ -123,9 +124,10 @@ class Site:
         await self.settle()
 
     async def settle(self) -> None:
-        """Write out what earlier measurements left in memory: it is not this one's to pay for."""
+        """What earlier measurements left in memory, or others do now, is not this one's to pay."""
         async with self.ground.connection(self.name) as db:
             await db.execute("CHECKPOINT")
+        await calm(self.ground.patience)
 
     @contextlib.asynccontextmanager
     async def engine(
@@ -170,13 +172,16 @@ class Site:
 
 
 @contextlib.contextmanager
-def ground(folder: Path) -> Iterator[Ground]:
-    """Start both servers in a folder, which has to be on a disk; stop them afterwards."""
+def ground(folder: Path, patience: float = 0.0) -> Iterator[Ground]:
+    """Start both servers in a folder, which has to be on a disk; stop them afterwards.
+
+    ``patience``: seconds to wait at most, before a measurement, for an idle machine.
+    """
     postgres, cache = PrivatePostgres(folder / "postgres"), PrivateRedis(folder / "redis")
     try:
         postgres.start()
         cache.start()
-        yield Ground(postgres, cache)
+        yield Ground(postgres, cache, patience)
     finally:
         cache.stop()
         postgres.stop("immediate")

@@ -7,12 +7,14 @@ import contextlib
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from bench.local import noop_spec
+from bench.processes import CpuTimes
 from bench.replicated.aged import Rounds, slowdown
 from bench.replicated.filling import filled
-from bench.replicated.fleet import fleet, load
+from bench.replicated.fleet import fleet
 from bench.replicated.ground import Ground, Site
 from bench.replicated.sizes import Sizes
 from bench.report import Figure
@@ -29,21 +31,21 @@ async def pinned(ground: Ground, sizes: Sizes, say: Callable[[str], None]) -> li
     """A transaction that keeps dead rows from being removed while the queue is busy."""
     async with ground.database() as site, fleet(site, sizes) as programs:
         clean, under, after = Rounds(), Rounds(), Rounds()
-        await _measure(site, sizes, Rounds())  # warm-up
+        await Rounds().measure_running(site, sizes)  # warm-up
         for number in range(1, sizes.rounds + 1):
             say(f"clean, round {number} of {sizes.rounds}")
-            await _measure(site, sizes, clean)
+            await clean.measure_running(site, sizes)
         cpu = ground.cpu(**programs.pids)
         async with _pin(site):
             behind = await _steady(site, programs.target, sizes, say)
-            spent = str(cpu)
+            spent = cpu.spent().shares()
             async with ground.connection(site.name) as db:
                 dead = await db.fetchval(
                     "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'job_live'"
                 )
             for number in range(1, sizes.rounds + 1):
                 say(f"pinned, round {number} of {sizes.rounds}")
-                await _measure(site, sizes, under)
+                await under.measure_running(site, sizes)
         released = time.monotonic()
         recovered = await _recovery(site, sizes, clean, after, released, say)
     how = (
@@ -58,12 +60,6 @@ async def pinned(ground: Ground, sizes: Sizes, say: Callable[[str], None]) -> li
             f"after the transaction ended; {after.drain[-1]:,.0f} jobs/s then",
         ),
     ]  # fmt: skip
-
-
-async def _measure(site: Site, sizes: Sizes, rounds: Rounds) -> None:
-    """A round by programs that run on."""
-    rounds.submit.append(await load(site, sizes.jobs, sizes))
-    rounds.drain.append(await site.drain_rate(sizes.jobs))
 
 
 @contextlib.asynccontextmanager
@@ -110,7 +106,7 @@ async def _recovery(
     wanted = statistics.median(clean.drain) / _AS_BEFORE
     while True:
         began = time.monotonic()
-        await _measure(site, sizes, after)
+        await after.measure_running(site, sizes)
         say(
             f"released for {began - released:.0f} s: {after.drain[-1]:,.0f} of {wanted:,.0f} jobs/s"
         )
@@ -122,43 +118,60 @@ async def scanned(ground: Ground, sizes: Sizes, say: Callable[[str], None]) -> l
     """Four connections that read whole tables, each in a REPEATABLE READ transaction."""
     async with filled(ground, sizes.scanned, say) as (site, size):
         clean, under = Rounds(), Rounds()
-        scans, began = 0, time.monotonic()
-        spent = 0.0
+        scans, elapsed, spent = 0, 0.0, 0.0
         for number in range(1, sizes.rounds + 1):
             say(f"clean, round {number} of {sizes.rounds}")
             await clean.measure(site, sizes)
             say(f"scanned, round {number} of {sizes.rounds}")
-            began = time.monotonic()
-            async with _scanners(site, sizes.scan_pause) as done:
+            async with _scanners(site, sizes.scan_pause) as scanners:
                 await under.measure(site, sizes)
-            scans += sum(done)
-            spent += time.monotonic() - began
+                used = scanners.cpu.spent()
+            scans += scanners.done
+            elapsed += used.elapsed
+            spent += sum(used.seconds[name] for name in scanners.pids)
     how = (
-        f"{scans} scans of {', '.join(TABLES)} ({size}) in {spent:.0f} s by {SCANNERS} "
-        f"connections, each transaction open for {sizes.scan_pause:g} s more; the scans take processor time of "
-        f"the same cores; {sizes.jobs:,} jobs a round"
+        f"{scans} scans of {', '.join(TABLES)} ({size}) in {elapsed:.0f} s by {SCANNERS} "
+        f"connections, each transaction open for {sizes.scan_pause:g} s more; the scans "
+        f"took {spent / elapsed:.0%} of a core; {sizes.jobs:,} jobs a round"
     )
     return slowdown(f"{SCANNERS} scanning connections", clean, under, 1.3, how)
 
 
+@dataclass(slots=True)
+class _Scanners:
+    pids: dict[str, int]
+    cpu: CpuTimes
+    done: int = 0
+
+
 @contextlib.asynccontextmanager
-async def _scanners(site: Site, pause: float) -> AsyncIterator[list[int]]:
-    done = [0] * SCANNERS
+async def _scanners(site: Site, pause: float) -> AsyncIterator[_Scanners]:
+    """Connections that scan in turn with holding their snapshots, out of step with each other."""
 
-    async def scan(number: int) -> None:
-        await asyncio.sleep(pause * number / SCANNERS)  # so that one is always open
-        async with site.ground.connection(site.name) as db:
-            while True:
-                async with db.transaction(isolation="repeatable_read"):
-                    for table in TABLES:
-                        await db.fetchval(f"SELECT count(*) FROM {table} AS t WHERE t IS NOT NULL")
-                    done[number] += 1
-                    await asyncio.sleep(pause)
+    async def scan(db: Any, first_pause: float) -> None:
+        length = first_pause
+        while True:
+            async with db.transaction(isolation="repeatable_read"):
+                for table in TABLES:
+                    await db.fetchval(f"SELECT count(*) FROM {table} AS t WHERE t IS NOT NULL")
+                scanners.done += 1
+                await asyncio.sleep(length)
+            length = pause
 
-    tasks = [asyncio.create_task(scan(number)) for number in range(SCANNERS)]
-    try:
-        yield done
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with contextlib.AsyncExitStack() as stack:
+        connections = [
+            await stack.enter_async_context(site.ground.connection(site.name))
+            for _ in range(SCANNERS)
+        ]
+        pids = {f"scanner {n}": db.get_server_pid() for n, db in enumerate(connections, 1)}
+        scanners = _Scanners(pids, site.ground.cpu(**pids))
+        tasks = [
+            asyncio.create_task(scan(db, pause * n / SCANNERS))
+            for n, db in enumerate(connections, 1)
+        ]
+        try:
+            yield scanners
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

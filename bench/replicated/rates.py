@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bench.cycles import Cycles, hand_out
 from bench.local import submit_batches
-from bench.processes import server
+from bench.processes import server, workers
 from bench.remote import IN_FLIGHT, sdk, unary
-from bench.replicated.fleet import fleet, load, set_for_throughput, workers
+from bench.replicated.fleet import fleet, load, set_for_throughput
 from bench.replicated.ground import Ground
 from bench.replicated.sizes import Sizes
 from bench.report import Figure, percentile
@@ -24,14 +24,14 @@ async def batch(ground: Ground, sizes: Sizes) -> list[Figure]:
         direct = await submit_batches(
             engine, sizes.jobs, batch=sizes.batch, in_flight=sizes.in_flight
         )
-        direct_cpu = str(cpu)
+        direct_cpu = cpu.spent().per_job(sizes.jobs)
     async with ground.database() as site, server(site.url, ground.environment()) as process:
         backend = GrpcBackend(process.target)
         cpu = ground.cpu(server=process.pid)
         remote = await submit_batches(
             backend, sizes.jobs, batch=sizes.batch, in_flight=sizes.in_flight
         )
-        remote_cpu = str(cpu)
+        remote_cpu = cpu.spent().per_job(sizes.jobs)
         await backend.stop()
     return [
         Figure(
@@ -47,9 +47,9 @@ async def calls(ground: Ground, sizes: Sizes) -> list[Figure]:
     async with ground.database() as site, server(site.url, ground.environment()) as process:
         cpu = ground.cpu(server=process.pid)
         plain = await unary(process.target, sizes.jobs // 5)
-        plain_cpu, cpu = str(cpu), ground.cpu(server=process.pid)
+        plain_cpu, cpu = cpu.spent().per_job(sizes.jobs // 5), ground.cpu(server=process.pid)
         coalesced = await sdk(process.target, sizes.jobs)
-        coalesced_cpu = str(cpu)
+        coalesced_cpu = cpu.spent().per_job(sizes.jobs)
     return [
         Figure(
             "unary gRPC submit", plain, "jobs/s", 2_000,
@@ -72,7 +72,7 @@ async def drain(ground: Ground, sizes: Sizes) -> list[Figure]:
             async with fleet(site, sizes, count) as programs:
                 cpu = ground.cpu(**programs.pids)
                 rate = await site.drain_rate(sizes.jobs)
-                spent = str(cpu)
+                spent = cpu.spent().per_job(sizes.jobs)
         figures.append(
             Figure(
                 "drain over gRPC", rate, "jobs/s", target,
@@ -86,10 +86,11 @@ async def direct(ground: Ground, sizes: Sizes) -> list[Figure]:
     """Drain by a jq-worker on the store itself."""
     async with ground.database() as site:
         await load(site, sizes.jobs, sizes)
-        async with workers(site, site.url, set_for_throughput(site, sizes)) as pids:
+        told = {**set_for_throughput(site, sizes), "JQ_WORKER_SERVER": site.url}
+        async with workers(told, site.store.workers) as pids:
             cpu = ground.cpu(**pids)
             rate = await site.drain_rate(sizes.jobs)
-            spent = str(cpu)
+            spent = cpu.spent().per_job(sizes.jobs)
     return [
         Figure(
             "drain, jq-worker on the store", rate, "jobs/s", 30_000,
@@ -106,7 +107,7 @@ async def cycle(ground: Ground, sizes: Sizes) -> list[Figure]:
         cpu = ground.cpu()
         for _ in range(3):
             await hand_out(engine, BACKLOG)
-        spent = str(cpu)
+        spent = cpu.spent().shares()
     milliseconds = [seconds * 1e3 for seconds in cycles.full]
     return [
         Figure(

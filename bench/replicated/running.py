@@ -7,7 +7,7 @@ import json
 import time
 
 from bench.local import submit_batches
-from bench.processes import resident_bytes, server, worker
+from bench.processes import resident_bytes, server, workers
 from bench.replicated.fleet import fleet
 from bench.replicated.ground import Ground
 from bench.replicated.sizes import Sizes
@@ -23,12 +23,12 @@ _MIB = 1 << 20
 async def latency(ground: Ground, sizes: Sizes) -> list[Figure]:
     """Submit to start when there is little to do: from before the call to the handler."""
     async with ground.database() as site, server(site.url, ground.environment()) as process:
-        told = ground.environment(worker_server=f"grpc://{process.target}")
-        async with worker("bench", told, site.store.workers) as pid:
+        told = ground.environment() | process.environment
+        async with workers(told, site.store.workers) as pids:
             backend = GrpcBackend(process.target)
-            cpu = ground.cpu(server=process.pid, worker=pid)
+            cpu = ground.cpu(server=process.pid, **pids)
             milliseconds = await _paced(backend, sizes.latency_jobs)
-            spent = str(cpu)
+            spent = cpu.spent().shares()
             await backend.stop()
     how = f"{sizes.latency_jobs} jobs, {PACE} a second, 1 server, 1 jq-worker, default settings"
     return [

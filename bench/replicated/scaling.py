@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from bench.local import submit_batches
-from bench.processes import running, server
-from bench.replicated.fleet import workers
+from bench.processes import online, resident_bytes, server, workers
 from bench.replicated.ground import Ground, Site
 from bench.replicated.sizes import Sizes
 from bench.report import Figure
 from jobqueue.api.grpc.remote import GrpcBackend
-from jobqueue.core.job import JobSpec, WorkerStatus
+from jobqueue.core.job import JobSpec
 
 _SECONDS = 10.0  # of sleeping jobs for each number of workers
 _ALMOST = 0.9  # of twice as much
-_PER_PROCESS = 25
 _LOOK = 1.0
 
 
@@ -49,11 +46,11 @@ async def _napping(ground: Ground, sizes: Sizes, count: int) -> tuple[float, str
         await site.settle()
         async with (
             server(site.url, ground.environment()) as process,
-            workers(site, f"grpc://{process.target}", told, count) as pids,
+            workers(told | process.environment, site.store.workers, count) as pids,
         ):
             cpu = ground.cpu(server=process.pid, **pids)
             rate = await site.drain_rate(jobs)
-            spent = str(cpu)
+            spent = cpu.spent().shares()
     ideal = count * slots / sizes.nap
     how = (
         f"{jobs:,} jobs of {sizes.nap * 1e3:g} ms, {slots} slots each, 1 server, default settings; "
@@ -65,19 +62,24 @@ async def _napping(ground: Ground, sizes: Sizes, count: int) -> tuple[float, str
 async def crowd(ground: Ground, sizes: Sizes, say: Callable[[str], None]) -> list[Figure]:
     """Many workers on one server: all stay ONLINE, all get jobs."""
     async with ground.database() as site, server(site.url, ground.environment()) as process:
-        async with _held(site, process.target, sizes.crowd, say) as pids:
-            cpu = ground.cpu(server=process.pid, **pids)
-            online, jobs = await _hold(site, process.target, sizes, say)
-            spent = str(cpu)
+        say(f"starting {sizes.crowd} workers")
+        told = ground.environment() | process.environment
+        async with workers(told, site.store.workers, sizes.crowd) as pids:
+            memory = sum(resident_bytes(pid) for pid in pids.values()) / (1 << 30)
+            cpu = ground.cpu(server=process.pid)
+            fewest, jobs = await _hold(site, process.target, sizes, say)
+            spent = cpu.spent().shares()
         async with ground.connection(site.name) as db:
             busy = await db.fetchval("SELECT count(DISTINCT worker) FROM job_ended")
     how = (
-        f"1 server, {len(pids)} processes with their own connection for each worker, "
-        f"{sizes.crowd_seconds:g} s, {jobs:,} jobs meanwhile; {spent}"
+        f"1 server, {sizes.crowd} jq-worker processes ({memory:.1f} GiB), {sizes.crowd_seconds:g} s"
+        f" with {jobs:,} jobs; {spent}"
     )
     return [
-        Figure("workers that never were ONLINE or left", sizes.crowd - online, "", 0, how),
-        Figure("workers that got no job", sizes.crowd - busy, "", 0, how),
+        Figure(
+            f"of {sizes.crowd} workers, not ONLINE at some time", sizes.crowd - fewest, "", 0, how
+        ),
+        Figure(f"of {sizes.crowd} workers, got no job", sizes.crowd - busy, "", 0, how),
     ]
 
 
@@ -94,27 +96,8 @@ async def _hold(
             result.unwrap()
         jobs += sizes.crowd
         known = await backend.list_workers()
-        fewest = min(fewest, sum(worker.status is WorkerStatus.ONLINE for worker in known))
+        fewest = min(fewest, len(online(known)))
         await asyncio.sleep(_LOOK)
     await site.until_done(jobs)
     await backend.stop()
     return fewest, jobs
-
-
-@contextlib.asynccontextmanager
-async def _held(
-    site: Site, target: str, count: int, say: Callable[[str], None]
-) -> AsyncIterator[dict[str, int]]:
-    """So many workers, in a few processes; yields their pids."""
-    with contextlib.ExitStack() as stack:
-        pids = {}
-        for first in range(0, count, _PER_PROCESS):
-            share = min(_PER_PROCESS, count - first)
-            arguments = (target, str(first), str(share))
-            process = stack.enter_context(running("bench.crowd", {}, *arguments))
-            pids[f"workers {first + 1}–{first + share}"] = process.pid
-        async with asyncio.timeout(120):
-            while (online := len(await site.store.workers())) < count:
-                say(f"{online} of {count} workers are there")
-                await asyncio.sleep(0.1)
-        yield pids
