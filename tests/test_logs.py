@@ -139,3 +139,8 @@ def test_text_from_elsewhere_makes_no_line_of_its_own(capsys):
     (line,) = capsys.readouterr().out.splitlines()
     assert "\\x0a12:00:00 ERROR forged" in line
     assert "\x1b" not in line
+
+
+@pytest.mark.parametrize("milliseconds", range(0, 1000, 37))
+def test_a_time_in_milliseconds_is_shown_as_it_was_given(milliseconds: int):
+    assert logs.timestamp(1_800_000_000 + milliseconds / 1000).endswith(f".{milliseconds:03d}Z")

@@ -26,7 +26,8 @@ _QUIET = {"uvicorn": logging.WARNING, "asyncio": logging.WARNING}
 
 def timestamp(seconds: float) -> str:
     """RFC 3339 in UTC with milliseconds."""
-    whole, milliseconds = divmod(int(seconds * 1000), 1000)
+    # To the microsecond first: a float that stands for .123 may lie a hair below it.
+    whole, milliseconds = divmod(round(seconds * 1_000_000) // 1_000, 1_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +79,21 @@ def test_data_stays_until_it_is_removed(home):
     assert home.ctl("down", "--remove-data").returncode == 0
     assert not home.fleet.exists()
     assert (home.folder / "beside").exists()
+
+
+def test_the_data_of_one_that_is_down_can_be_removed(home):
+    with Foreground(home, "embedded") as up:
+        up.line("Stop:")
+        assert up.stop() == 0
+    assert (home.fleet / "jobqueue.db").exists()
+    named = ("down", "--folder", str(home.fleet))
+    assert home.ctl(*named).returncode == 4
+    assert home.json(*named, "--remove-data")["down"][0]["was"] == "down"
+    assert not home.fleet.exists()
+    home.fleet.mkdir()
+    (home.fleet / "precious").touch()
+    assert home.ctl(*named, "--remove-data").returncode == 4
+    assert (home.fleet / "precious").exists()
 
 
 def test_the_state_is_for_its_owner_only(home):
@@ -371,9 +389,49 @@ def _is_running(home: Home, state: dict, job: str) -> bool:
     return shown["status"] == "RUNNING"
 
 
+def test_a_terminal_that_is_closed_stops_all(home):
+    pid, terminal_end = pty.fork()
+    if pid == 0:
+        env = processes.environment(**home.environ, TERM="xterm")
+        command = [sys.executable, "-m", "jobqueue.cli.ctl", "up", "embedded"]
+        os.execve(command[0], [*command, "--folder", str(home.fleet)], env)
+    shown = b""
+    while b"Ctrl-C stops all" not in shown:
+        shown += os.read(terminal_end, 65536)
+    server = home.process("server")["pid"]
+    os.close(terminal_end)
+    os.waitpid(pid, 0)
+    assert gone(server)
+    assert home.json("ps") == {"topologies": []}
+
+
+def test_a_reader_that_leaves_does_not_end_it(home):
+    command = [sys.executable, "-m", "jobqueue.cli.ctl", "up", "embedded"]
+    with subprocess.Popen(
+        [*command, "--folder", str(home.fleet)],
+        cwd=home.folder,
+        env=processes.environment(**home.environ),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as up:
+        try:
+            assert up.stdout is not None
+            while not up.stdout.readline().startswith("Stop:"):
+                pass
+            up.stdout.close()
+            os.kill(home.process("server")["pid"], signal.SIGKILL)
+            wait(lambda: home.process("server")["restarts"] == 1, "it is started again")
+            wait(lambda: home.process("server")["health"] == "ok", "it is well again")
+            up.send_signal(signal.SIGTERM)
+            assert up.wait(ups.PATIENCE) == 0
+        finally:
+            up.kill()
+    assert home.json("ps") == {"topologies": []}
+
+
 def test_help_has_examples():
     for command in ("up", "ps", "down"):
-        answer = processes.run("ctl", command, "--help", cwd=ups.Path.cwd())
+        answer = processes.run("ctl", command, "--help", cwd=Path.cwd())
         assert answer.returncode == 0
         assert "Examples" in answer.stdout
         assert f"jq-ctl {command}" in answer.stdout

@@ -34,7 +34,7 @@ def _is_there() -> bool:
 
 
 needs_store = pytest.mark.skipif(not _is_there(), reason="there is no PostgreSQL store yet")
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -115,7 +115,6 @@ def open_desk(desk: Path, home: Home) -> Path:  # noqa: F811
     return home.folder
 
 
-@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=needs_store)])
 def test_the_commands_of_the_page_work(number, open_desk, home):

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from tests.cli import mixed_up, processes, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 from tests.services.run import Run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.integration]
+pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.slow]
 MIXED = mixed_up.__file__
 SECRET = "hunter2"
 
@@ -126,10 +127,24 @@ def working_in(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_interrupted_while_services_start_nothing_stays(home, signals):
+    with Foreground(home, "mixed", program=MIXED) as up:
+        up.line("postgres starting")
+        up.process.send_signal(signal.SIGINT)
+        if signals > 1:
+            up.line("a second signal kills")
+            up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(ups.PATIENCE) == 130
+        wait(lambda: not working_in(home.fleet), "nobody works in the folder")
+    assert home.json("ps") == {"topologies": []}
+    assert not any("Traceback" in line for line in up.lines)
+
+
 @pytest.mark.faults
 def test_down_ends_the_services_of_a_killed_background_supervisor(home):
     env = processes.environment(**home.environ)
-    command = [ups.sys.executable, MIXED, "up", "mixed", "--detach", "--folder", str(home.fleet)]
+    command = [sys.executable, MIXED, "up", "mixed", "--detach", "--folder", str(home.fleet)]
     subprocess.run(command, env=env, cwd=home.folder, check=True, timeout=60, capture_output=True)
     running = pids(home)
     supervisor = home.ps()["supervisor_pid"]

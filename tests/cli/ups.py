@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jobqueue.topology.supervisor import identity
+from jobqueue.cli import fleet
+from jobqueue.topology.supervisor import identity, state
 from tests.cli import processes
 
 PATIENCE = 30.0
@@ -54,7 +55,7 @@ class Home:
 
     def json(self, *args: str, **extra: str) -> Any:
         """The document that a command prints."""
-        answer = self.ctl(*args, "-o", "json", **extra)
+        answer = self.ctl(*args, "-o", "json", timeout=60.0, **extra)
         assert answer.returncode == 0, answer.stderr
         return json.loads(answer.stdout)
 
@@ -68,8 +69,9 @@ class Home:
         return one
 
     def process(self, name: str) -> dict[str, Any]:
-        """One of its processes now."""
-        return next(row for row in self.ps()["processes"] if row["name"] == name)
+        """One of its processes, as the supervisor last wrote: at each change, at once."""
+        rows = fleet.state_document(state.read(self.fleet))["processes"]
+        return next(row for row in rows if row["name"] == name)
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
-from jobqueue.core.store import Rules
+from jobqueue.core.store import Rules, Store
 from jobqueue.engine.settings import EngineSettings
+from jobqueue.stores.postgres.store import PostgresStore
+from jobqueue.stores.sqlite.store import SqliteStore
 from tests.engine.pair import OpenPair, Replica
 from tests.engine.rig import Rig, until
 
@@ -37,15 +39,25 @@ async def rig(open_rig: OpenRig) -> Rig:
     return await open_rig()
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.integration)])
+def shared_store(request: pytest.FixtureRequest) -> Callable[[Rules], Store]:
+    """Makes stores that hold the same jobs."""
+    if request.param == "postgres":
+        dsn = request.getfixturevalue("postgres_dsn")
+        return lambda rules: PostgresStore(dsn, rules=rules)
+    path = request.getfixturevalue("tmp_path") / "jobs.db"
+    return lambda rules: SqliteStore(path, rules=rules)
+
+
 @pytest_asyncio.fixture
-async def open_pair(tmp_path: Path) -> AsyncIterator[OpenPair]:
-    """Two servers on one file, the first of which leads."""
+async def open_pair(shared_store: Callable[[Rules], Store]) -> AsyncIterator[OpenPair]:
+    """Two servers on one store, the first of which leads."""
     replicas: list[Replica] = []
 
     async def open_both(rules: Rules | None = None, **settings: Any) -> tuple[Replica, Replica]:
         settings.setdefault("interval", 0.05)
         for _ in range(2):
-            one = Replica(tmp_path / "jobs.db", rules or Rules(), EngineSettings(**settings))
+            one = Replica(shared_store(rules or Rules()), EngineSettings(**settings))
             replicas.append(one)
             await one.engine.start()
             await until(lambda: replicas[0].leads)

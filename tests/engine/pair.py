@@ -1,26 +1,24 @@
-"""Two engines on one SQLite file: two servers as far as the engine can tell."""
+"""Two engines on one store: two servers as far as the engine can tell."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from jobqueue.core.job import Job, JobSpec, WorkerInfo
 from jobqueue.core.lifecycle import State
-from jobqueue.core.store import Rules
+from jobqueue.core.store import Store
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
-from jobqueue.stores.sqlite.store import SqliteStore
 from tests.engine.rig import PATIENCE, Worker
 
 
 class Replica:
     """One of the two."""
 
-    def __init__(self, path: Path, rules: Rules, settings: EngineSettings) -> None:
-        self.store = SqliteStore(path, rules=rules)
+    def __init__(self, store: Store, settings: EngineSettings) -> None:
+        self.store = store
         self.engine = Engine(self.store, settings)
 
     @property

@@ -10,6 +10,7 @@ from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Transition, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.store import Term
 from jobqueue.engine.leadership import Leadership
 from jobqueue.stores.memory import MemoryStore
 from tests.engine.pair import OpenPair, until_true
@@ -69,6 +70,30 @@ async def test_a_term_is_not_believed_beyond_its_time_although_nothing_was_heard
         await until(lambda: leadership.term is None)
     finally:
         await leadership.stop()
+
+
+async def test_a_lead_that_is_granted_during_the_stop_is_given_back():
+    memory = MemoryStore(clock=ManualClock())
+    store = Unreliable(memory)
+    asked, answer = asyncio.Event(), asyncio.Event()
+    real = memory.lead
+
+    async def lead(holder: int, ttl: float) -> Term | None:
+        term = await real(holder, ttl)
+        asked.set()
+        await answer.wait()
+        return term
+
+    memory.lead = lead  # type: ignore[method-assign]
+    leadership = Leadership(store, 60.0, lambda: None)
+    leadership.start()
+    await asyncio.wait_for(asked.wait(), 5)
+    stopping = asyncio.create_task(leadership.stop())
+    await asyncio.sleep(0.02)
+    answer.set()
+    await stopping
+    assert leadership.term is None
+    assert await real(4711, 60.0) is not None
 
 
 async def test_without_the_lead_nobody_is_judged_and_nothing_removed(open_rig):

@@ -25,11 +25,19 @@ def free_port() -> int:
 
 
 class Site:
-    """A folder with a database, a ledger, ports that stay the same, and what runs there."""
+    """A folder with a ledger, a store, ports that stay the same, and what runs there."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str], servers: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str],
+        servers: int = 1,
+        *,
+        db_url: str = "",
+        redis_url: str = "",
+    ) -> None:
         self.folder = folder
-        self.database = folder / "jobs.db"
+        self.db_url = db_url or f"sqlite:///{folder / 'jobs.db'}"
         self.ledger = folder / "ledger"
         self.ports = [(free_port(), free_port()) for _ in range(servers)]  # of HTTP and gRPC
         self.urls = [f"http://127.0.0.1:{http}" for http, _ in self.ports]
@@ -37,6 +45,7 @@ class Site:
         self.targets = [f"127.0.0.1:{grpc}" for _, grpc in self.ports]
         self.target = ",".join(self.targets)  # what clients and workers are told
         self._settings = dict(settings)
+        self._redis_url = redis_url
         self._running: list[asyncio.subprocess.Process] = []
         self._log = (folder / "log").open("ab")
 
@@ -54,7 +63,8 @@ class Site:
             | {
                 "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
                 "LEDGER": str(self.ledger),
-                "JQ_DB_URL": f"sqlite:///{self.database}",
+                "JQ_DB_URL": self.db_url,
+                "JQ_REDIS_URL": self._redis_url,
             }
             | self._settings
             | dict(settings or {}),

@@ -1,9 +1,8 @@
-"""Two jq-servers on one file, jq-workers that know both: kill -9 in turn, and nothing is lost."""
+"""Two jq-servers on one store, jq-workers that know both: kill -9 in turn, and nothing is lost."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import random
 import signal
@@ -11,12 +10,11 @@ import signal
 import pytest
 
 from jobqueue.api.grpc.remote import GrpcBackend
-from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import JobSpec, SubmitStatus, WorkerStatus
+from jobqueue.core.job import JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import State
 from tests.faults.conftest import evidence_of
+from tests.faults.load import Load, settled
 from tests.faults.processes import Site
-from tests.faults.test_kill_server import settled
 from tests.history.checker import Run, assert_kept
 
 ROUNDS = int(os.environ.get("JQ_TEST_KILL_ROUNDS", "6"))
@@ -36,60 +34,12 @@ SETTINGS = {
 NO_POOL = {"JQ_WORKER_CONCURRENCY": "0"}
 
 
-class Load:
-    """Producers that know both servers; remembers what they were told."""
-
-    def __init__(self, site: Site) -> None:
-        self.accepted: set[str] = set()
-        self.told_done: set[str] = set()
-        self._numbers = itertools.count()
-        self._backends = [GrpcBackend(site.target, timeout=5) for _ in range(3)]
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._submit(backend)) for backend in self._backends]
-        self._tasks.append(asyncio.create_task(self._look(self._backends[0])))
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for backend in self._backends:
-            await backend.stop()
-        for task in self._tasks:
-            if not task.cancelled() and (error := task.exception()):
-                raise error
-
-    async def _submit(self, backend: GrpcBackend) -> None:
-        while True:
-            number = next(self._numbers)
-            spec = JobSpec(payload=b'{"number": %d}' % number, type="short", priority=number % 10)
-            try:
-                results = await backend.submit([spec] * 3)
-            except JobQueueError:
-                await asyncio.sleep(0.02)
-                continue
-            self.accepted |= {r.job_id for r in results if r.status is SubmitStatus.ACCEPTED}
-            await asyncio.sleep(0.01)
-
-    async def _look(self, backend: GrpcBackend) -> None:
-        while True:
-            for job_id in itertools.islice(self.accepted - self.told_done, 20):
-                try:
-                    job = await backend.get(job_id)
-                except JobQueueError:
-                    break
-                if job.state is State.DONE:
-                    self.told_done.add(job_id)
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.timeout(90 + 15 * ROUNDS)
 @pytest.mark.req("jq:NFR-005", "jq:NFR-006", "jq:NFR-008", "jq:FR-021")
-async def test_nothing_is_lost_when_servers_are_killed_in_turn(site_of):
-    site: Site = site_of(servers=2, **SETTINGS)
+async def test_nothing_is_lost_when_servers_are_killed_in_turn(any_site_of):
+    site: Site = any_site_of(servers=2, **SETTINGS)
     moments = random.Random(SEED)
     print(f"JQ_TEST_KILL_SEED={SEED}")
     servers = [await site.server(number, **NO_POOL) for number in range(2)]
@@ -134,11 +84,11 @@ async def test_nothing_is_lost_when_servers_are_killed_in_turn(site_of):
 @pytest.mark.req("jq:NFR-007", "jq:NFR-008")
 @pytest.mark.parametrize("away", [0.5, 4.0], ids=["shorter", "longer"])
 async def test_a_running_job_when_both_servers_are_away_for_less_or_more_than_the_timeout(
-    site_of, away: float
+    any_site_of, away: float
 ):
     """Its worker keeps it and reports when a server is back: nobody was judged meanwhile."""
     settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "2"}
-    site: Site = site_of(servers=2, **settings)
+    site: Site = any_site_of(servers=2, **settings)
     servers = [await site.server(number, **NO_POOL) for number in range(2)]
     await site.worker("w")
     backend = GrpcBackend(site.target, timeout=20)
@@ -167,11 +117,11 @@ async def test_a_running_job_when_both_servers_are_away_for_less_or_more_than_th
 @pytest.mark.timeout(120)
 @pytest.mark.req("jq:NFR-006", "jq:NFR-008")
 async def test_a_server_that_stands_still_for_longer_than_any_timeout_does_no_harm_when_it_wakes(
-    site_of,
+    any_site_of,
 ):
     """It led, it had workers, it knew free slots: all of that is another server's by then."""
     settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "3"}
-    site: Site = site_of(servers=2, **settings)
+    site: Site = any_site_of(servers=2, **settings)
     servers = [await site.server(number, **NO_POOL) for number in range(2)]
     for number in range(WORKERS):
         await site.worker(f"w{number}")
@@ -202,9 +152,9 @@ async def test_a_server_that_stands_still_for_longer_than_any_timeout_does_no_ha
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.req("jq:FR-023", "jq:FR-024", "jq:NFR-008")
-async def test_shutdown_of_a_worker_through_the_server_that_it_is_not_connected_to(site_of):
+async def test_shutdown_of_a_worker_through_the_server_that_it_is_not_connected_to(any_site_of):
     """The words of one server are heard by the other: the worker ends by itself, with status 0."""
-    site: Site = site_of(servers=2, **(SETTINGS | {"JQ_WORKER_HEARTBEAT_INTERVAL": "4"}))
+    site: Site = any_site_of(servers=2, **(SETTINGS | {"JQ_WORKER_HEARTBEAT_INTERVAL": "4"}))
     for number in range(2):
         await site.server(number, **NO_POOL)
     for worker_id in ("a", "b", "c", "d"):  # spread over both

@@ -17,6 +17,7 @@ from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import JobSpec, SubmitStatus
 from jobqueue.core.lifecycle import State
 from tests.faults.conftest import evidence_of
+from tests.faults.load import settled
 from tests.faults.processes import Site
 from tests.history.checker import assert_kept
 
@@ -117,18 +118,6 @@ class Load:
                 await asyncio.sleep(0.01)
         finally:
             await backend.stop()
-
-
-async def settled(site: Site, seconds: float) -> None:
-    """Wait until the server says that nothing is left to do."""
-    async with httpx.AsyncClient(base_url=site.url, trust_env=False, timeout=5) as client:
-        async with asyncio.timeout(seconds):
-            while True:
-                answer = (await client.get("/queues/default")).json()
-                depth = answer["depth"]
-                if not sum(depth.get(s.name, 0) for s in State if s not in (4, 6)):
-                    return
-                await asyncio.sleep(0.1)
 
 
 @pytest.mark.faults

@@ -34,8 +34,10 @@ async def until_running(backend: GrpcBackend, job_id: str) -> Job:
 @pytest.mark.slow
 @pytest.mark.req("jq:FR-020", "jq:NFR-007", "jq:AC-2", "jq:NFR-006")
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stalled"])
-async def test_a_lost_workers_job_is_run_again_and_accepted_once(site_of, fault: signal.Signals):
-    site: Site = site_of(**SETTINGS)
+async def test_a_lost_workers_job_is_run_again_and_accepted_once(
+    any_site_of, fault: signal.Signals
+):
+    site: Site = any_site_of(**SETTINGS)
     await site.server(JQ_WORKER_CONCURRENCY="0")
     backend = GrpcBackend(site.target, timeout=10)
     await backend.start()

@@ -13,6 +13,7 @@ import pytest
 
 from jobqueue.core.errors import Code, Unavailable
 from jobqueue.core.lifecycle import State
+from jobqueue.core.observer import Deaf
 from jobqueue.core.store import Claim
 from jobqueue.stores.sqlite.connection import SCHEMA_VERSION
 from jobqueue.stores.sqlite.statements import SQL
@@ -233,11 +234,7 @@ async def test_concurrent_submits_share_transactions(opened):
     """Group commit: a hundred callers at once need far fewer than a hundred fsyncs."""
     commits: list[str] = []
 
-    class Listener:
-        def entered(self, queue, state, count): ...
-        def ran(self, queue, seconds): ...
-        def scheduled(self, seconds, assigned): ...
-
+    class Listener(Deaf):
         def queried(self, name: str, seconds: float) -> None:
             commits.append(name)
 

@@ -244,6 +244,10 @@ async def test_control_is_told_apart_from_jobs(opened):
     assert Change.CONTROL in await hears()
     await one.set_worker_status("w", WorkerStatus.DRAINING)
     assert Change.CONTROL in await hears()
+    await one.register_worker(worker("v"))
+    assert Change.CONTROL in await hears()
+    assert await one.retire_worker("v", 1)
+    assert Change.CONTROL in await hears()
     term = await one.lead(7, 10.0)
     assert term is not None
     assert Change.CONTROL not in await hears()

@@ -35,6 +35,10 @@ def test_the_last_line_in_plain_words(tmp_path):
     for text, shown in (
         ('{"level": "INFO", "message": "ready"}\n', "ready"),
         ('{"level": "ERROR", "message": "no"}\n\n', "ERROR: no"),
+        (
+            '{"level": "ERROR", "message": "no", "exception": {"type": "E", "message": "why"}}\n',
+            "ERROR: no (E: why)",
+        ),
         ("plain\n", "plain"),
         ("2026-11-15 11:22:17.355 UTC [8056] LOG:  ready now\n", "LOG:  ready now"),
         ("8059:M 15 Nov 2026 11:22:17.323 * Ready\n", "Ready"),

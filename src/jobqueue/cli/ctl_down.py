@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from jobqueue.cli.ctl_up import FolderOption
+from jobqueue.cli.ctl_up import UpFolderOption
 from jobqueue.cli.display import note, print_json
+from jobqueue.cli.documents import Document
 from jobqueue.cli.program import clean, examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.errors import Conflict, NotFound
@@ -22,7 +23,7 @@ EXAMPLES = examples(
 
 def down(
     context: typer.Context,
-    folder: FolderOption = None,
+    folder: UpFolderOption = None,
     all_: Annotated[bool, typer.Option("--all", help="Every topology that is up.")] = False,
     keep_data: Annotated[
         bool,
@@ -37,9 +38,17 @@ def down(
 ) -> None:
     """Stop a topology: workers first, then servers, then services. Cleans up after a dead one."""
     chosen = session(context)
-    ended = []
+    ended: list[Document] = []
     for home in _homes(folder, all_):
-        found = state.read(home)
+        try:
+            found = state.read(home)
+        except NotFound:
+            if keep_data or not folders.remove(home):
+                raise
+            ended.append({"folder": str(home), "was": "down", "killed": [], "data_kept": False})
+            if not chosen.json:
+                typer.echo(clean(f"the data in {home} is removed"))
+            continue
         condition = found.condition
         killed = ending.take_down(found, os.environ, within)
         if not keep_data:
@@ -56,7 +65,7 @@ def down(
 
 def _homes(folder: Path | None, all_: bool) -> list[Path]:
     if folder:
-        return [folder.absolute()]
+        return [folder.resolve()]
     known = [home for home in folders.known(os.environ) if (home / folders.STATE).exists()]
     if not known and not all_:
         raise NotFound("nothing is up")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from jobqueue.cli import fleet
-from jobqueue.cli.ctl_up import FolderOption
+from jobqueue.cli.ctl_up import UpFolderOption
 from jobqueue.cli.display import note, on_terminal, print_json, print_table
 from jobqueue.cli.program import clean, examples, run_async
 from jobqueue.cli.session import OutputOption, session
@@ -29,12 +29,12 @@ _CONDITIONS = {
 
 def ps(
     context: typer.Context,
-    folder: FolderOption = None,
+    folder: UpFolderOption = None,
     output: OutputOption = None,
 ) -> None:
     """Show what `jq-ctl up` has started on this machine, and how it is now."""
     chosen = session(context)
-    found = [state.read(folder.absolute())] if folder else _all()
+    found = [state.read(folder.resolve())] if folder else _all()
     found = run_async(_look(found))
     if chosen.json:
         print_json({"topologies": [fleet.state_document(one) for one in found]})

@@ -20,6 +20,7 @@ from jobqueue.topology.layouts.plan import Plan
 from jobqueue.topology.layouts.ports import Ports
 from jobqueue.topology.supervisor import background, folders, services, state
 from jobqueue.topology.supervisor.keeper import Restarts
+from jobqueue.topology.supervisor.running import Ending
 from jobqueue.topology.supervisor.supervisor import Supervisor
 
 EXAMPLES = examples(
@@ -37,6 +38,14 @@ FolderOption = Annotated[
         help="Where data, logs and state are. Default: a folder for each topology below"
         " $XDG_STATE_HOME or ~/.local/state (root: /var/lib).",
         show_default=False,
+    ),
+]
+
+# For those that look for one that is up.
+UpFolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="The folder it was started in. Default: found.", show_default=False
     ),
 ]
 
@@ -107,7 +116,7 @@ def up(
     }
     flags = {path: value for path, value in said.items() if value is not None}
     loaded = config.load(config_file, os.environ, flags)
-    home = (folder or folders.default_folder(os.environ, topology)).absolute()
+    home = (folder or folders.default_folder(os.environ, topology)).resolve()
     layout = wiring(
         Plan(
             folder=home,
@@ -128,12 +137,17 @@ def up(
         note(f"warning: {warning}")
     restarts = Restarts(allowed=not no_restart)
     if detach_:
-        found = background.launch(layout, claim, os.environ, restarts, on_line=note)
+        said_to = _nobody if chosen.json else note
+        found = background.launch(layout, claim, os.environ, restarts, on_line=said_to)
         if chosen.json:
             print_json(fleet.state_document(found))
         else:
             fleet_view.print_welcome(found)
         return
     supervisor = Supervisor(layout, claim, os.environ, restarts=restarts)
-    if not run_async(fleet_view.watch(supervisor, as_json=chosen.json)):
+    if run_async(fleet_view.watch(supervisor, as_json=chosen.json)) is not Ending.STOPPED:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _nobody(line: str) -> None:
+    """A program reads: it gets the one document."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import time
+from collections.abc import Callable
 
 import typer
 from rich.console import Console
@@ -14,28 +16,36 @@ from jobqueue.cli import fleet
 from jobqueue.cli.display import on_terminal, print_fields, print_json
 from jobqueue.cli.program import clean
 from jobqueue.topology.supervisor.changes import Changes
-from jobqueue.topology.supervisor.running import supervise
+from jobqueue.topology.supervisor.running import Ending, supervise
 from jobqueue.topology.supervisor.state import State
 from jobqueue.topology.supervisor.supervisor import Supervisor
 
 _REFRESH = 0.25
 
 
-async def watch(supervisor: Supervisor, *, as_json: bool) -> bool:
-    """Run it and show it; returns whether it ended in order."""
+async def watch(supervisor: Supervisor, *, as_json: bool) -> Ending:
+    """Run it and show it, until it ends. A reader that leaves does not end it."""
     if as_json:
         return await supervise(
             supervisor,
-            lambda: print_json(fleet.state_document(supervisor.state())),
+            _quietly(lambda: print_json(fleet.state_document(supervisor.state()))),
             lambda: None,
         )
     ended = await (_watch_live(supervisor) if on_terminal() else _watch_lines(supervisor))
-    how = "is down" if ended else "was killed"
+    how = "was killed" if ended is Ending.KILLED else "is down"
     _say(f"{supervisor.layout.name} {how}; data and logs stay in {supervisor.folder}")
     return ended
 
 
-async def _watch_lines(supervisor: Supervisor) -> bool:
+def _quietly(show: Callable[[], None]) -> Callable[[], None]:
+    def shown() -> None:
+        with contextlib.suppress(OSError):  # nobody reads it
+            show()
+
+    return shown
+
+
+async def _watch_lines(supervisor: Supervisor) -> Ending:
     """A line for each change."""
     changes = Changes()
 
@@ -46,16 +56,17 @@ async def _watch_lines(supervisor: Supervisor) -> bool:
     supervisor.on_change = on_change
     return await supervise(
         supervisor,
-        lambda: print_welcome(supervisor.state()),
+        _quietly(lambda: print_welcome(supervisor.state())),
         lambda: _say("stopping; a second signal kills"),
     )
 
 
 def _say(line: str) -> None:
-    typer.echo(f"{time.strftime('%H:%M:%S')} {clean(line)}")
+    with contextlib.suppress(OSError):  # nobody reads it
+        typer.echo(f"{time.strftime('%H:%M:%S')} {clean(line)}")
 
 
-async def _watch_live(supervisor: Supervisor) -> bool:
+async def _watch_live(supervisor: Supervisor) -> Ending:
     """A table that follows."""
     table = _LiveTable(supervisor)
 
@@ -72,7 +83,7 @@ async def _watch_live(supervisor: Supervisor) -> bool:
     supervisor.on_change = table.draw
     drawing = asyncio.create_task(table.keep_drawing(), name="draw")
     try:
-        return await supervise(supervisor, on_up, on_stopping)
+        return await supervise(supervisor, _quietly(on_up), _quietly(on_stopping))
     finally:
         drawing.cancel()
         await asyncio.gather(drawing, return_exceptions=True)
@@ -98,11 +109,13 @@ class _LiveTable:
     def hide(self) -> None:
         live, self._live = self._live, None
         if live is not None:
-            live.stop()
+            with contextlib.suppress(OSError):
+                live.stop()
 
     async def keep_drawing(self) -> None:
         while True:
-            self.draw()
+            with contextlib.suppress(OSError):  # the terminal is gone; a SIGHUP follows
+                self.draw()
             await asyncio.sleep(_REFRESH)
 
 

@@ -6,8 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import AsyncIterator, Sequence
 
 from jobqueue.core.api import Inbox, Link
 from jobqueue.core.clock import Clock, SystemClock
@@ -170,13 +169,17 @@ class Engine(OperatorCalls):
 
     async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
         jobs = [job for call in calls for job in call] if len(calls) > 1 else calls[0]
-        plan = self._plan(work=True)
+        parallel = self._store.parallel
+        if parallel:
+            plan = self._scheduler.plan_hand_off(len(jobs))
+        else:
+            plan = self._scheduler.plan(work=True)
         try:
             submission = await self._store.submit(jobs, plan.claims)
         except BaseException:
             self._scheduler.release(plan)
             raise
-        self._scheduler.settle(plan, submission.assigned)
+        self._scheduler.settle(plan, submission.assigned, looked=not parallel)
         self._after_submit(jobs, submission.results, len(submission.assigned))
         answers: list[list[SubmitResult]] = []
         start = 0
@@ -392,7 +395,12 @@ class Engine(OperatorCalls):
         by_worker: bool = False,
     ) -> list[Outcome]:
         """The one way to the store's write path: claims ride along, everybody is told."""
-        plan = self._plan(freed or {}, ending or {})
+        # Where writes run beside each other, the scheduler claims beside this one.
+        plan = (
+            Plan.nothing()
+            if self._store.parallel
+            else self._scheduler.plan(freed or {}, ending or {})
+        )
         try:
             application = await self._store.apply(transitions, plan.claims)
         except BaseException:
@@ -403,18 +411,6 @@ class Engine(OperatorCalls):
         self._scheduler.settle(plan, application.assigned)
         self._after_apply(application.outcomes, by_worker)
         return application.outcomes
-
-    def _plan(
-        self,
-        freed: Mapping[Session, int] = MappingProxyType({}),
-        ending: Mapping[Session, set[int]] = MappingProxyType({}),
-        *,
-        work: bool = False,
-    ) -> Plan:
-        """What a write may claim besides; nothing where the scheduler claims beside it."""
-        if self._store.parallel:
-            return Plan([], [], {}, 0, False)
-        return self._scheduler.plan(freed, ending, work=work)
 
     def _after_apply(self, outcomes: Sequence[Outcome], by_worker: bool) -> None:
         entered: dict[tuple[str, State], int] = {}

@@ -23,6 +23,9 @@ from jobqueue.core.ids import new_lease
 from jobqueue.core.store import Store, Term
 
 _log = logging.getLogger("jobqueue.engine.leadership")
+_PAUSE = 0.05  # many nudges are one question
+_LAST_ANSWER = 2.0
+_SETTLE = 0.2  # a script that submits a job and ends need not lead: it saves two writes
 
 
 class Leadership:
@@ -36,6 +39,7 @@ class Leadership:
         self._term: Term | None = None
         self._until = 0.0  # by our monotonic clock, from before the store was asked
         self._wake = asyncio.Event()
+        self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -49,11 +53,15 @@ class Leadership:
 
     async def stop(self) -> None:
         """Resign, so that another server need not wait for the term to run out."""
-        if self._task is None:
+        task, self._task = self._task, None
+        if task is None:
             return
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        self._task = None
+        self._stopping = True
+        self._wake.set()
+        # What is being asked may be granted: then it must be given back, too.
+        await asyncio.wait([task], timeout=_LAST_ANSWER)
+        task.cancel()
+        await asyncio.wait([task])
         term = self._term
         self.step_down()
         if term is not None:
@@ -73,7 +81,8 @@ class Leadership:
 
     async def _run(self) -> None:
         failing = False
-        while True:
+        await self._rest(min(_SETTLE, self._ttl / 50))
+        while not self._stopping:
             self._wake.clear()
             try:
                 await self._stand()
@@ -88,11 +97,15 @@ class Leadership:
                 self.step_down()
                 self._failed()
                 _log.exception("taking the lead failed")
-            try:
-                await asyncio.wait_for(self._wake.wait(), self._ttl / 3)
-            except TimeoutError:
-                continue
-            await asyncio.sleep(self._ttl / 100)  # many nudges are one question
+            await self._rest(self._ttl / 3)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return
+        if not self._stopping:
+            await asyncio.sleep(min(_PAUSE, self._ttl / 100))
 
     async def _stand(self) -> None:
         asked = time.monotonic()

@@ -41,6 +41,7 @@ class EngineLink:
         self._scheduler = scheduler
         self._report = report
         self._pulses = pulses
+        self._listed = False
 
     def grant(self, slots: int) -> None:
         """See ``Link.grant``."""
@@ -70,9 +71,13 @@ class EngineLink:
     ) -> Pulse:
         """See ``Link.pulse``."""
         info = self._session.info
-        answer = self._pulses.beat(info.id, info.incarnation, leases, begun, complete)
-        if fresh and complete and answer.known:
-            before, self._session.inherited = self._session.inherited, frozenset()
+        # The first list on a new link settles what was given before it, and says nothing of what
+        # may be under way on it now: it is no heartbeat that a lease could be missed by.
+        first = fresh and complete and not self._listed
+        answer = self._pulses.beat(info.id, info.incarnation, leases, begun, complete and not first)
+        if first and answer.known:
+            self._listed = True
+            before = self._session.inherited
             self._pulses.lose(info.id, [one for one in answer.unlisted if one.lease in before])
         if answer.known and answer.status is not WorkerStatus.ONLINE and self._session.open:
             self._session.open = False  # drained through another process; the answer says so

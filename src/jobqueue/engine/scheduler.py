@@ -104,12 +104,25 @@ class Scheduler:
             self._settings.batch_size, self._news, self._is_dry, freed, ending
         )
 
+    def plan_hand_off(self, jobs: int) -> Plan:
+        """Promise slots to a submit, where nothing is known to wait: its jobs may go to them.
+
+        Where something waits it goes first, and the next cycle sees to that.
+        """
+        return self.sessions.plan(
+            min(jobs, self._settings.batch_size),
+            self._news,
+            lambda scope: not self._is_dry(scope),
+            _NOTHING_FREED,
+            _NOTHING_ENDS,
+        )
+
     def _is_dry(self, scope: Scope) -> bool:
         return self._dry.get(scope) == self._news
 
-    def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> None:
-        """Deliver what the claim brought."""
-        if plan.asked:
+    def settle(self, plan: Plan, assigned: Sequence[Assignment], *, looked: bool = True) -> None:
+        """Deliver what the claim brought. ``looked``: it saw all that there is to be claimed."""
+        if plan.asked and looked:
             for scope, filled in plan.filled(assigned):
                 if filled or plan.news != self._news:
                     self._wake.set()  # there may be more, or something came that it did not see

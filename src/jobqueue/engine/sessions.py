@@ -95,6 +95,11 @@ class Plan:
         self.left_out = left_out  # the batch was too small for every scope with free slots
         self.asked = sum(promised.values())
 
+    @classmethod
+    def nothing(cls) -> Plan:
+        """A plan that promises nothing."""
+        return cls([], [], {}, 0, False)
+
     def filled(self, assigned: Sequence[Assignment]) -> list[tuple[Scope, bool]]:
         """For each claim, whether it got a job for every slot."""
         if len(assigned) == self.asked or not assigned:

@@ -6,22 +6,27 @@ A face joins with a line in ``FACES``, a deployment (a store, later a topology) 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
 
+from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http import HttpFace, HttpSettings
+from jobqueue.config import load
 from jobqueue.core.api import Backend, DispatchApi
 from jobqueue.core.job import Queue
 from jobqueue.core.store import Store
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
+from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.sqlite.store import SqliteStore
+from jobqueue.topology.embedded import Embedded
 from tests.api.public.face import PublicFace
 from tests.api.public.hand import Hand
 from tests.api.public.over_grpc import GrpcDriver
@@ -29,18 +34,13 @@ from tests.api.public.over_http import HttpDriver
 
 MAX_PAYLOAD = 1024 * 1024
 
-STORES: dict[str, Callable[[Path], Store]] = {
-    "memory": lambda folder: MemoryStore(),
-    "sqlite": lambda folder: SqliteStore(folder / "jobs.db"),
-}
-
 
 @dataclass
 class Deployment:
     """A running system: where its faces listen, and what its workers connect to."""
 
-    http_port: int
-    grpc_port: int
+    http_ports: Sequence[int]
+    grpc_ports: Sequence[int]
     dispatch: DispatchApi
     stop: Callable[[], Awaitable[None]]
 
@@ -60,23 +60,63 @@ async def embedded(store: Store) -> Deployment:
         await backend.stop()
 
     return Deployment(
-        await http.start("127.0.0.1", 0), await grpc.start("127.0.0.1", 0), backend, stop
+        [await http.start("127.0.0.1", 0)], [await grpc.start("127.0.0.1", 0)], backend, stop
     )
 
 
-DEPLOYMENTS: dict[str, Callable[[Path], Awaitable[Deployment]]] = {
-    "memory": lambda folder: embedded(STORES["memory"](folder)),
-    "sqlite": lambda folder: embedded(STORES["sqlite"](folder)),
+async def replicated(dsn: str, redis_url: str) -> Deployment:
+    """Two servers on one PostgreSQL and one Redis, as jq-server wires them.
+
+    Calls go to one and the other in turn: what is written at one is read at the other. Workers
+    know both, and are connected to either.
+    """
+    told = {
+        "db.url": dsn,
+        "redis.url": redis_url,
+        "http.port": "0",
+        "grpc.port": "0",
+        "server.shutdown_timeout": "4",
+    }
+    servers = [Embedded(load(flags=told, environ={}).settings) for _ in range(2)]
+    for server in servers:
+        await server.start()
+    workers_side = GrpcBackend(",".join(server.grpc_target for server in servers), timeout=30)
+
+    async def stop() -> None:
+        await workers_side.stop()
+        for server in servers:
+            await server.stop()
+
+    return Deployment(
+        [urlsplit(server.http_url).port or 0 for server in servers],
+        [int(server.grpc_target.rpartition(":")[2]) for server in servers],
+        workers_side,
+        stop,
+    )
+
+
+Ask = Callable[[str], Any]
+"""Gives a fixture by its name: only what a deployment needs is made."""
+
+DEPLOYMENTS: dict[str, Callable[[Ask], Awaitable[Deployment]]] = {
+    "memory": lambda ask: embedded(MemoryStore()),
+    "sqlite": lambda ask: embedded(SqliteStore(ask("tmp_path") / "jobs.db")),
+    "postgres": lambda ask: embedded(PostgresStore(ask("postgres_dsn"))),
+    "replicated": lambda ask: replicated(ask("postgres_dsn"), ask("redis_url")),
 }
+NAMES = [
+    pytest.param(name, marks=[] if name in ("memory", "sqlite") else [pytest.mark.integration])
+    for name in DEPLOYMENTS
+]
 FACES: dict[str, Callable[[Deployment], PublicFace]] = {
-    "http": lambda deployment: HttpDriver(deployment.http_port),
-    "grpc": lambda deployment: GrpcDriver(deployment.grpc_port),
+    "http": lambda deployment: HttpDriver(deployment.http_ports),
+    "grpc": lambda deployment: GrpcDriver(deployment.grpc_ports),
 }
 
 
-@pytest_asyncio.fixture(params=DEPLOYMENTS)
-async def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Deployment]:
-    running = await DEPLOYMENTS[request.param](tmp_path)
+@pytest_asyncio.fixture(params=NAMES)
+async def deployment(request: pytest.FixtureRequest) -> AsyncIterator[Deployment]:
+    running = await DEPLOYMENTS[request.param](request.getfixturevalue)
     yield running
     await running.stop()
 

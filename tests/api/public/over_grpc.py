@@ -3,6 +3,7 @@ through bare stubs where that client would not say what a scenario wants said.""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -126,19 +127,32 @@ def _spec(spec: Spec) -> JobSpec:
 
 
 class GrpcDriver:
-    """A client of one gRPC face."""
+    """A client of the gRPC faces of one or more servers; each call goes to the next one."""
 
     name = "grpc"
 
-    def __init__(self, port: int) -> None:
-        target = f"127.0.0.1:{port}"
-        self._remote = GrpcBackend(target, timeout=30)
-        self._channel = grpc.aio.insecure_channel(target)
-        self._stub = client_pb2_grpc.ClientServiceStub(self._channel)
+    def __init__(self, ports: Sequence[int]) -> None:
+        targets = [f"127.0.0.1:{port}" for port in ports]
+        self._remotes = [GrpcBackend(target, timeout=30) for target in targets]
+        self._channels = [grpc.aio.insecure_channel(target) for target in targets]
+        self._remote_turns = itertools.cycle(self._remotes)
+        self._stub_turns = itertools.cycle(
+            [client_pb2_grpc.ClientServiceStub(channel) for channel in self._channels]
+        )
+
+    @property
+    def _remote(self) -> GrpcBackend:
+        return next(self._remote_turns)
+
+    @property
+    def _stub(self) -> client_pb2_grpc.ClientServiceStub:
+        return next(self._stub_turns)
 
     async def close(self) -> None:
-        await self._remote.stop()
-        await self._channel.close(None)
+        for remote in self._remotes:
+            await remote.stop()
+        for channel in self._channels:
+            await channel.close(None)
 
     async def submit(self, spec: Spec) -> Submitted:
         with _saying_codes():

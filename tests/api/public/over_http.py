@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -156,15 +157,23 @@ def _body(spec: Spec) -> dict[str, Any]:
 
 
 class HttpDriver:
-    """A client of one HTTP face."""
+    """A client of the HTTP faces of one or more servers; each call goes to the next one."""
 
     name = "http"
 
-    def __init__(self, port: int) -> None:
-        self._http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30)
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._clients = [
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) for port in ports
+        ]
+        self._turns = itertools.cycle(self._clients)
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        return next(self._turns)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        for client in self._clients:
+            await client.aclose()
 
     async def _call(self, method: str, path: str, **request: Any) -> httpx.Response:
         response = await self._http.request(method, path, **request)

@@ -48,7 +48,7 @@ async def test_bytes_that_are_not_json_survive_every_face(
     for face in faces:
         seen = await face.get(submitted.job_id)
         assert (seen.payload, seen.result) == (content, content)
-    url = f"http://127.0.0.1:{deployment.http_port}/jobs/{submitted.job_id}"
+    url = f"http://127.0.0.1:{deployment.http_ports[0]}/jobs/{submitted.job_id}"
     async with httpx.AsyncClient() as http:
         body = (await http.get(url)).json()
     assert base64.b64decode(body["payload_base64"]) == content

@@ -109,7 +109,7 @@ async def test_one_that_hangs_leaks_nothing(victim, locks, metrics):
     answers = await asyncio.gather(*(locks.take(names(500), 500) for _ in range(20)))
     assert answers == [None] * 20
     # One task looks for it; what the probes open they close.
-    assert [task.get_name() for task in asyncio.all_tasks()].count("jobqueue-redis-return") == 1
+    assert [task.get_name() for task in asyncio.all_tasks()].count("jobqueue-redis-watch") == 1
     await until(lambda: _errors(metrics, "timeout") >= 22)
     assert sockets() <= before + 1
     victim.signal(signal.SIGCONT)
@@ -145,7 +145,7 @@ async def test_closed_while_it_hangs(victim, locks):
     await asyncio.sleep(0)
     await locks.close()
     assert await call is None
-    assert not [t for t in asyncio.all_tasks() if t.get_name() == "jobqueue-redis-return"]
+    assert not [t for t in asyncio.all_tasks() if t.get_name() == "jobqueue-redis-watch"]
 
 
 async def test_a_caller_that_gives_up_leaves_nothing(victim, locks):
@@ -160,6 +160,18 @@ async def test_a_caller_that_gives_up_leaves_nothing(victim, locks):
     victim.signal(signal.SIGCONT)
     assert await locks.take(names(), 1) == [0]
     assert sockets() <= before
+
+
+async def test_an_outage_is_noticed_although_nobody_asks(victim, metrics, monkeypatch, caplog):
+    monkeypatch.setattr("jobqueue.stores.redis.locks._QUIET", 0.05)
+    locks = RedisLocks(victim.url, observer=metrics, timeout=0.5)
+    await locks.open()
+    victim.stop()
+    await until(lambda: not locks.health().ok)
+    victim.start()
+    await until(lambda: locks.health().ok)
+    await locks.close()
+    assert [level for level, _ in said(caplog)][:1] == ["WARNING"]
 
 
 async def test_flushed(victim, locks, caplog):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -36,16 +35,14 @@ from jobqueue.core.job import (
     Worker,
 )
 from jobqueue.core.lifecycle import TERMINAL, VIEWS, Reason, State, project
+from jobqueue.logs import timestamp
 
 _ANY_JSON = msgspec.json.Decoder(Raw)
 
 
 def rfc3339(moment: float | None) -> str | None:
     """A time as people and programs read it: UTC, milliseconds."""
-    if moment is None:
-        return None
-    text = datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
+    return None if moment is None else timestamp(moment)
 
 
 def parse_states(names: Sequence[str], view: str) -> tuple[State, ...]:

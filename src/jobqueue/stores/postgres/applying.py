@@ -11,12 +11,20 @@ from typing import Any
 
 from jobqueue.core.decide import Decision, Live, decide
 from jobqueue.core.job import Outcome, Refusal, Transition
-from jobqueue.core.lifecycle import FENCED, HELD, TERMINAL, Move, Reason, State, Step
+from jobqueue.core.lifecycle import FENCED, HELD, PATHS, TERMINAL, Move, Reason, State, Step
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres.claiming import Home
 from jobqueue.stores.postgres.heads import Head
-from jobqueue.stores.postgres.statements import REASON_NUMBERS, REASONS, SQL, STATES, text
+from jobqueue.stores.postgres.statements import (
+    REASON_NUMBERS,
+    REASONS,
+    SQL,
+    STATES,
+    array,
+    said,
+    text,
+)
 
 _STARTED: Step = (State.RUNNING, Reason.STARTED)
 _SUCCEEDED: Step = (State.DONE, Reason.SUCCEEDED)
@@ -25,12 +33,17 @@ _WITHOUT_START = (_SUCCEEDED,)
 _ONLY_START = (_STARTED,)
 _LOOKS = 5  # at a job that ends or comes back between two looks
 
-Resolve = Callable[[int], Awaitable[Home]]
-Names = Callable[[Sequence[int | None]], Awaitable[dict[int, str]]]
+# Both are given the connection of the write, which must not wait for one more.
+Resolve = Callable[[Any, int], Awaitable[Home]]
+Names = Callable[[Any, Sequence[int | None]], Awaitable[dict[int, str]]]
 
 
 class Applying:
-    """One batch of transitions, on its way into the database."""
+    """One batch of transitions, on its way into the database.
+
+    Its parts are committed one after the other. What was answered stands, whatever becomes of the
+    rest, and is left alone when the rest is tried again.
+    """
 
     def __init__(
         self,
@@ -51,7 +64,8 @@ class Applying:
     async def run(self, db: Any) -> None:
         """Write them, in rounds: a job moves once in each."""
         for places in self._rounds():
-            await self._run(db, places, repeated=False)
+            left = [n for n in places if self.outcomes[n] is None]
+            await self._run(db, left, repeated=False)
 
     async def again(self, db: Any) -> None:
         """After a lost answer: a fenced move that was written then is recognised by its lease."""
@@ -102,34 +116,36 @@ class Applying:
         asked = [self._asked[n] for n in places]
         rows = await db.fetch(
             SQL["finish"],
-            [one.seq for one in asked],
-            [one.lease for one in asked],
-            [one.result for one in asked],
-            [one.ran_for for one in asked],
+            array(one.seq for one in asked),
+            array(one.lease or 0 for one in asked),
+            said([one.result for one in asked]),
+            said([one.ran_for for one in asked]),
             self._now,
         )
-        await self._tell(places, rows, State.DONE, Reason.SUCCEEDED)
+        await self._tell(db, places, rows, State.DONE, Reason.SUCCEEDED)
 
     async def _start(self, db: Any, places: list[int]) -> None:
         places = sorted(places, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
         rows = await db.fetch(
             SQL["start"],
-            [one.seq for one in asked],
-            [one.lease for one in asked],
-            [one.ran_for for one in asked],
+            array(one.seq for one in asked),
+            array(one.lease or 0 for one in asked),
+            said([one.ran_for for one in asked]),
             self._rules.watchdog_grace,
             self._now,
         )
-        await self._tell(places, rows, State.RUNNING, Reason.STARTED)
+        await self._tell(db, places, rows, State.RUNNING, Reason.STARTED)
 
-    async def _tell(self, places: list[int], rows: Any, state: State, reason: Reason) -> None:
+    async def _tell(
+        self, db: Any, places: list[int], rows: Any, state: State, reason: Reason
+    ) -> None:
         homes: dict[int, Home] = {}
-        workers = await self._names([row[4] for row in rows]) if rows else {}
+        workers = await self._names(db, [row[4] for row in rows]) if rows else {}
         for n, before, job_id, queue, worker, ran_for in rows:
             home = homes.get(queue)
             if home is None:
-                home = homes[queue] = await self._resolve(queue)
+                home = homes[queue] = await self._resolve(db, queue)
             if state is State.RUNNING:
                 steps: tuple[Step, ...] = _ONLY_START
             else:
@@ -155,7 +171,7 @@ class Applying:
         deleted = await self._deleted_queues(db, places, rows)
         writes = _Writes()
         outcomes: dict[int, Outcome] = {}
-        workers = await self._names([row.worker for row in rows.values()])
+        workers = await self._names(db, [row.worker for row in rows.values()])
         for n in places:
             asked = self._asked[n]
             row = rows.get(asked.seq)
@@ -163,7 +179,7 @@ class Applying:
                 outcomes[n] = Outcome(Refusal.NO_SUCH_JOB)
                 continue
             live = row.live
-            home = await self._resolve(row.queue)
+            home = await self._resolve(db, row.queue)
             before = live.state
             if asked.move is Move.RETRY_BY_HAND and row.queue in deleted:
                 outcomes[n] = Outcome(Refusal.NO_QUEUE, before, live.reason, row.job_id, home.name)
@@ -176,10 +192,12 @@ class Applying:
                 policy=policy_of(home.retry_profile),
             )
             if isinstance(decision, Refusal):
-                if repeated and _was_written(asked, row):
+                if repeated and await _was_written(db, asked, row):
                     outcomes[n] = Outcome(
                         None, before, live.reason, row.job_id, home.name, asked.lease
                     )
+                    if before is State.PENDING:
+                        self.came_back.add((row.queue, row.rank))
                 else:
                     outcomes[n] = Outcome(decision, before, live.reason, row.job_id, home.name)
                 continue
@@ -232,13 +250,31 @@ class Applying:
         return wanted - {row[0] for row in standing}
 
 
-def _was_written(asked: Transition, row: _Row) -> bool:
+async def _was_written(db: Any, asked: Transition, row: _Row) -> bool:
     """Whether it is this very move that was written before its answer was lost."""
-    if asked.move is Move.RETRY_BY_HAND:
-        return row.live.state is State.PENDING and row.live.reason is Reason.MANUAL_RETRY
-    if asked.move is Move.START and row.live.lease == asked.lease:
-        return row.live.state is State.RUNNING
-    return asked.move in FENCED and row.last_lease == asked.lease
+    live, move = row.live, asked.move
+    if move is Move.START and live.lease == asked.lease:
+        return live.state is State.RUNNING
+    if move not in FENCED:
+        return live.reason in _ends(move)
+    if asked.lease is None or row.last_lease != asked.lease:
+        return False
+    # The lease has ended, but by which move? Another server may have judged its worker.
+    attempt = live.attempt if live.lease is None else live.attempt - 1
+    ended = await db.fetchval(
+        "SELECT reason FROM job_event WHERE seq = $1 AND attempt = $2 AND from_state IN (2, 3)"
+        " AND to_state IN (4, 5, 6) ORDER BY version DESC LIMIT 1",
+        live.seq, attempt,
+    )  # fmt: skip
+    return ended is not None and REASONS[ended] in _ends(move)
+
+
+def _ends(move: Move) -> set[Reason]:
+    """Why an attempt, or the wait of a job that nobody holds, ends by this move."""
+    ways = [*PATHS[move].values()]
+    if move is Move.SUCCEED:  # of a job that is flagged for cancelling
+        ways += PATHS[Move.ACKNOWLEDGE_CANCEL].values()
+    return {next(reason for state, reason in way if state is not State.RUNNING) for way in ways}
 
 
 class _Row:
@@ -295,10 +331,10 @@ class _Writes:
         here = int(before)
         for state, reason in decision.steps:
             version += 1
-            said = None if reason is Reason.STARTED else text(detail)
+            words = None if reason is Reason.STARTED else text(detail)
             self._events.append(
                 (live.seq, version, live.attempt, worker, here, int(state),
-                 REASON_NUMBERS[reason], said)
+                 REASON_NUMBERS[reason], words)
             )  # fmt: skip
             here = int(state)
 

@@ -22,7 +22,7 @@ from jobqueue.stores.postgres.connections import Connections
 from jobqueue.stores.postgres.heads import Head, Heads
 from jobqueue.stores.postgres.reads import read_weights
 from jobqueue.stores.postgres.runner import Runner
-from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.statements import SQL, array
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _ROUNDS = 4  # of one claim that others got in the way of
@@ -46,14 +46,20 @@ class Board:
     def __init__(self) -> None:
         self._by_id: dict[int, Home] = {}
         self.stale = True
+        self.changes = 0
 
-    def read(self, rows: Sequence[Any]) -> None:
-        """Take in what the table says."""
+    def spoil(self) -> None:
+        """Something was changed: read it before it is used again."""
+        self.changes += 1
+        self.stale = True
+
+    def read(self, rows: Sequence[Any], change: int) -> None:
+        """Take in what the table said after this many changes; one since may not be in it."""
         self._by_id = {
             number: Home(number, name, paused, deleted, profile, read_weights(weights))
             for number, name, paused, deleted, profile, weights in rows
         }
-        self.stale = False
+        self.stale = change != self.changes
 
     def get(self, queue: int) -> Home | None:
         """One by its number."""
@@ -137,13 +143,14 @@ class Claiming:
 
     async def _look(self) -> None:
         self._heads.begin()
+        change = self._board.changes
         began = time.perf_counter()
 
         async def look(db: Any) -> tuple[Any, Any]:
             return await db.fetch(SQL["queue_board"]), await db.fetch(SQL["heads"])
 
         board, heads = await self._runner.read(self._connections, "look", look)
-        self._board.read(board)
+        self._board.read(board, change)
         self._heads.looked([tuple(row) for row in heads], time.perf_counter() - began)
 
     async def _round(
@@ -233,17 +240,18 @@ class Claiming:
         async def take(db: Any) -> Any:
             return await db.fetch(
                 SQL["assign"],
-                seqs,
-                [one[3] for one in candidates],
+                array(seqs),
+                array([one[3] for one in candidates]),
                 len(slots),
-                leases,
-                list(workers),
+                array(leases),
+                array(workers),
                 self._rules.assignment_timeout,
                 now,
             )
 
         async def look(db: Any) -> Any:
-            return await db.fetch(SQL["claimed"], seqs, leases, now)
+            # All of it was written, or nothing.
+            return await db.fetch(SQL["claimed"], seqs, leases, now) or await take(db)
 
         rows = await self._runner.write(self._connections, "assign", take, again=look)
         rows.sort(key=lambda row: row[0])

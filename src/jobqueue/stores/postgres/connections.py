@@ -40,7 +40,8 @@ FIXED_PLANS: Mapping[str, str] = {
     "enable_bitmapscan": "off",
     "max_parallel_workers_per_gather": "0",
 }
-READING: Mapping[str, str] = {"jit": "off"}
+# They write nothing but words to other servers, which need not wait for the disk.
+READING: Mapping[str, str] = {"jit": "off", "synchronous_commit": "off"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,10 @@ class Connections:
                 # An answer may be half read (the caller gave up), or the server gone.
                 await _discard(connection)
                 raise
-            if connection.raw.is_closed():
-                return
-            self._idle.append(connection)
+            if self._closed:
+                await _close(connection)
+            elif not connection.raw.is_closed():
+                self._idle.append(connection)
         finally:
             self._free.release()
 
@@ -138,10 +140,13 @@ class Connections:
         """Close what is idle; what is in use closes when it is returned."""
         self._closed = True
         while self._idle:
-            connection = self._idle.pop()
-            with contextlib.suppress(*LOST):
-                await asyncio.wait_for(connection.raw.close(), _CONNECT_TIMEOUT)
-            connection.raw.terminate()
+            await _close(self._idle.pop())
+
+
+async def _close(connection: Connection) -> None:
+    with contextlib.suppress(*LOST):
+        await asyncio.wait_for(connection.raw.close(), _CONNECT_TIMEOUT)
+    connection.raw.terminate()
 
 
 async def _discard(connection: Connection) -> None:

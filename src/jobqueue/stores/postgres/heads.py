@@ -19,6 +19,7 @@ NOTHING_NEW = (1 << 62) - 1
 """A floor above every number: only what came back is read."""
 
 _LOOK_INTERVAL = 0.5
+_SLOW_LOOK = 0.02
 _LOOK_SHARE = 20  # a look that is slow is made seldom: at most a twentieth of the time
 
 
@@ -30,6 +31,7 @@ class Heads:
         self._meanwhile: dict[Head, int] = {}
         self._looked_at = float("-inf")
         self._look_took = 0.0
+        self._forgotten = False  # since the claim or look under way began
 
     def lower(self, head: Head, seq: int = NOTHING_NEW) -> None:
         """Jobs from this number on may be claimable; without one, some that came back."""
@@ -38,12 +40,19 @@ class Heads:
 
     def forget(self) -> None:
         """Something may have been missed: look before the next claim."""
+        self._forgotten = True
         self._looked_at = float("-inf")
         self._look_took = 0.0
+
+    @property
+    def slow(self) -> bool:
+        """Whether the last full look had to wade through dead rows."""
+        return self._look_took > _SLOW_LOOK
 
     def begin(self) -> None:
         """A claim or a look begins: what is said from now on, it may not have seen."""
         self._meanwhile.clear()
+        self._forgotten = False
 
     def of(self, queues: Container[int]) -> dict[Head, int]:
         """The heads of these queues that may have something, most urgent first."""
@@ -75,8 +84,9 @@ class Heads:
 
     def looked(self, found: Iterable[tuple[int, int, int | None]], took: float) -> None:
         """A full look ended: it found these heads, each with its first fresh job."""
-        self._looked_at = time.monotonic()
-        self._look_took = took
+        if not self._forgotten:  # otherwise it may have looked too early
+            self._looked_at = time.monotonic()
+            self._look_took = took
         floors = {(queue, prio): NOTHING_NEW if seq is None else seq for queue, prio, seq in found}
         for head, seq in self._meanwhile.items():
             floors[head] = min(seq, floors.get(head, seq))

@@ -1,12 +1,13 @@
 -- Named statements. A parameter called "now" is the time to use, or NULL for the database's own
--- clock; statements over many jobs take arrays, one entry for each job, in the order of their seq
+-- clock; statements over many jobs take arrays (numbers and ids as text: see statements.py), one entry for each job, in the order of their seq
 -- where rows are locked (two writers that lock in one order cannot wait for each other).
 
 -- name: submit
 -- (new) -> PENDING, for jobs without a key in queues without a capacity. What names another queue
 -- is left out: the caller sees by the counts which. The lock keeps the queue from being deleted.
 -- $1 names of the queues, $2 now; of the jobs: $3 queue, $4 id, $5 type, $6 payload, $7 labels,
--- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay
+-- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay. NULL for an array: no
+-- job says anything; all queues and types are then the first of $1 and $14.
 WITH home AS MATERIALIZED (
     SELECT id, name, max_retries, ttl, timeout FROM queues
     WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
@@ -15,14 +16,15 @@ WITH home AS MATERIALIZED (
 ), r AS (
     INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
                             run_at, created_at)
-    SELECT t.id, q.id, t.type, t.payload, t.labels::json, t.priority,
+    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
+           coalesce(t.priority, 0),
            coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
            coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
-    FROM unnest($3::text[], $4::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
+    FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
                 $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[])
          WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
                               timeout, run_at, delay, n)
-    JOIN home AS q ON q.name = t.queue
+    JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1])
     CROSS JOIN clock AS c
     ORDER BY t.n
     RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
@@ -42,6 +44,71 @@ WITH home AS MATERIALIZED (
 SELECT r.queue, (SELECT name FROM home WHERE home.id = r.queue), 9 - r.priority, min(r.seq),
        count(*)
 FROM r GROUP BY r.queue, r.priority
+
+-- name: hand_off
+-- (new) -> PENDING, and at once -> ASSIGNED where a slot is given and nothing else waits in the
+-- queue: that is looked at here, not believed. As "submit", and $15 leases, $16 workers (0 = no
+-- slot), $17 assignment timeout. One row for each job.
+WITH home AS MATERIALIZED (
+    SELECT id, name, max_retries, ttl, timeout,
+           NOT paused AND NOT EXISTS (
+               SELECT FROM job_live AS l WHERE l.queue = queues.id AND l.ready > 0) AS idle
+    FROM queues
+    WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
+), clock AS MATERIALIZED (
+    SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), t AS MATERIALIZED (
+    SELECT * FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
+                         $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
+                         $13::float8[], $15::text::bigint[], $16::text::int[])
+    WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl, timeout,
+                         run_at, delay, lease, worker, n)
+), r AS (
+    INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
+                            run_at, created_at)
+    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
+           coalesce(t.priority, 0), coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
+           coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
+    FROM t JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1]) CROSS JOIN clock AS c
+    ORDER BY t.n
+    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
+), g AS MATERIALIZED (
+    SELECT r.*, h.name, h.idle AND t.lease > 0 AS given, t.lease, t.worker
+    FROM r JOIN t ON t.id = r.id JOIN home AS h ON h.id = r.queue
+), l AS (
+    INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt,
+                          retry_count, max_retries, timeout, run_at, expires_at, wake_at,
+                          updated_at, lease, worker, due)
+    SELECT seq, id, queue, 9 - priority,
+           CASE WHEN given OR run_at > created_at THEN 0 ELSE 1 END,
+           CASE WHEN given THEN 2 ELSE 1 END, CASE WHEN given THEN 2 ELSE 1 END,
+           CASE WHEN given THEN 2 ELSE 1 END, CASE WHEN given THEN 1 ELSE 0 END, 0, max_retries,
+           timeout, run_at, created_at + ttl,
+           CASE WHEN NOT given THEN
+               least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl) END,
+           created_at, CASE WHEN given THEN lease END, CASE WHEN given THEN worker END,
+           CASE WHEN given THEN created_at + $17::float8 END
+    FROM g
+), e AS (
+    INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
+    SELECT g.seq, (SELECT pg_current_xact_id()::text::bigint), g.created_at, v.step, v.step - 1,
+           CASE WHEN v.step = 2 THEN g.worker END, v.from_state, v.step, v.step
+    FROM g JOIN (VALUES (1, NULL::smallint), (2, 1::smallint)) AS v(step, from_state)
+         ON v.step = 1 OR g.given
+), c AS (
+    INSERT INTO queue_tally (queue, pending, assigned)
+    SELECT queue, count(*) FILTER (WHERE NOT given), count(*) FILTER (WHERE given)
+    FROM g GROUP BY queue
+)
+SELECT id, seq, queue, name, 9 - priority, given, lease, max_retries, timeout, ttl, created_at
+FROM g
+
+-- name: handed_off
+-- After a hand-off whose answer was lost: what of it was given.
+SELECT l.id, l.seq, l.queue, q.name, l.prio, true, l.lease, l.max_retries, l.timeout,
+       r.ttl, r.created_at
+FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq JOIN queues AS q ON q.id = l.queue
+WHERE l.worker = ANY ($1::int[]) AND l.lease = ANY ($2::bigint[])
 
 -- name: homes
 -- The queues of a batch that takes the long way; a bounded one admits one batch at a time.
@@ -79,10 +146,11 @@ WITH clock AS MATERIALIZED (
 ), r AS (
     INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
                             run_at, key, created_at)
-    SELECT t.id, q.id, t.type, t.payload, t.labels::json, t.priority,
+    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
+           coalesce(t.priority, 0),
            coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
            coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), t.key, c.now
-    FROM unnest($2::int[], $3::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
+    FROM unnest($2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
                 $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[])
          WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
                               timeout, run_at, delay, key, n)
@@ -158,7 +226,8 @@ CROSS JOIN LATERAL (
 -- wanted, $4 leases, $5 workers, $6 assignment timeout, $7 now. What is locked, or has moved on
 -- since it was read, is left out; so is a queue that was paused meanwhile.
 WITH won AS MATERIALIZED (
-    SELECT l.seq FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS c(seq, attempt, n)
+    SELECT l.seq FROM unnest($1::text::bigint[], $2::text::int[])
+         WITH ORDINALITY AS c(seq, attempt, n)
     JOIN job_live AS l ON l.seq = c.seq
     WHERE l.ready + 0 > 0 AND l.attempt = c.attempt
       AND l.queue + 0 = ANY (ARRAY(SELECT id FROM queues WHERE NOT paused AND NOT deleted))
@@ -166,11 +235,12 @@ WITH won AS MATERIALIZED (
 ), numbered AS MATERIALIZED (
     SELECT seq, (row_number() OVER ())::int AS n FROM won
 ), clock AS MATERIALIZED (
-    SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+    SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now,
+           $4::text::bigint[] AS leases, $5::text::int[] AS workers
 ), u AS (
     UPDATE job_live AS l
     SET state = 2, ready = 0, reason = 2, attempt = l.attempt + 1, version = l.version + 1,
-        lease = ($4::bigint[])[w.n], worker = ($5::int[])[w.n], wake_at = NULL,
+        lease = c.leases[w.n], worker = c.workers[w.n], wake_at = NULL,
         due = c.now + $6::float8, updated_at = c.now
     FROM numbered AS w CROSS JOIN clock AS c WHERE l.seq = w.seq
     RETURNING l.seq, l.queue, l.prio, l.version, l.attempt, l.lease, l.worker, l.retry_count,
@@ -204,7 +274,7 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), d AS (
     DELETE FROM job_live AS l
-    USING unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::float8[])
+    USING unnest($1::text::bigint[], $2::text::bigint[], $3::bytea[], $4::float8[])
           WITH ORDINALITY AS t(seq, lease, result, ran_for, n), clock AS c
     WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 IN (2, 3) AND NOT l.cancel
     RETURNING l.seq, l.id, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker,
@@ -245,7 +315,7 @@ WITH clock AS MATERIALIZED (
     SET state = 3, reason = 3, version = l.version + 1, expires_at = NULL,
         started_at = c.now - coalesce(t.ran_for, 0), due = c.now + l.timeout + $4::float8,
         updated_at = c.now
-    FROM unnest($1::bigint[], $2::bigint[], $3::float8[])
+    FROM unnest($1::text::bigint[], $2::text::bigint[], $3::float8[])
          WITH ORDINALITY AS t(seq, lease, ran_for, n), clock AS c
     WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 = 2
     RETURNING t.n, l.seq, l.id, l.queue, l.version, l.attempt, l.worker, l.updated_at

@@ -23,6 +23,7 @@ from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _CLASHES = 10
+_PAUSE = 0.05  # before another look for a backend that was lost
 
 T = TypeVar("T")
 Work = Callable[[Any], Awaitable[T]]
@@ -76,6 +77,11 @@ class Runner:
                         lost, doubt = borrowed.backend, error
                         if again is None or time.monotonic() >= deadline:
                             raise _unknown(error) from error
+            except LOST as error:
+                # While the lost backend was looked for: the server is still going or coming.
+                if time.monotonic() >= deadline:
+                    raise _verdict(doubt, error) from error
+                await asyncio.sleep(_PAUSE)
             except UNDONE as error:
                 clashes += 1
                 if clashes >= _CLASHES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.lifecycle import REPORTABLE, TERMINAL, State
 from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import (
@@ -55,7 +56,7 @@ from jobqueue.stores.postgres.notices import Listener, Speaker, returned
 from jobqueue.stores.postgres.pulse import SideLoop
 from jobqueue.stores.postgres.runner import Runner, Work
 from jobqueue.stores.postgres.statements import SQL, STATES
-from jobqueue.stores.postgres.submitting import Submitting
+from jobqueue.stores.postgres.submitting import Slot, Submitting, fit
 
 T = TypeVar("T")
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -63,6 +64,22 @@ _KEYS_PER_SWEEP = 1_000
 _FOLD_EVERY = 500  # writes of this process
 _PATIENCE = 5.0  # how long a call waits for a server that is away
 _CLAIM_CONNECTIONS = 2
+
+
+def _left(claims: Sequence[Claim], assigned: Sequence[Assignment]) -> list[Claim]:
+    """The slots of claims that nothing was assigned to."""
+    used = Counter(one.worker_id for one in assigned)
+    left = []
+    for claim in claims:
+        slots = []
+        for worker in claim.slots:
+            if used[worker]:
+                used[worker] -= 1
+            else:
+                slots.append(worker)
+        if slots:
+            left.append(Claim(claim.queues, slots, claim.without))
+    return left
 
 
 class PostgresStore:
@@ -147,7 +164,8 @@ class PostgresStore:
         async def look(db: Any) -> tuple[Any, str]:
             return await db.fetchrow(SQL["durability"]), await db.fetchval(SQL["instance"])
 
-        (fsync, commit, full_pages), self._claiming.instance = await self._read("open", look)
+        found = await self._runner.read(self._writing, "open", look)
+        (fsync, commit, full_pages), self._claiming.instance = found
         lacking = [
             f"{setting} is off"
             for setting, on in (
@@ -198,7 +216,7 @@ class PostgresStore:
                 for head, seq in heads.items():
                     self._heads.lower(head, seq)
         if Change.CONTROL in change:
-            self._board.stale = True
+            self._board.spoil()
         for heard in self._heard:
             heard(change)
 
@@ -252,26 +270,19 @@ class PostgresStore:
                     missing.discard(name)
         return [self._numbers[name] for name in names]
 
-    async def _names(self, numbers: Sequence[int | None]) -> dict[int, str]:
+    async def _names(self, db: Any, numbers: Sequence[int | None]) -> dict[int, str]:
         missing = {n for n in numbers if n is not None and n not in self._worker_names}
         if missing:
-
-            async def work(db: Any) -> Any:
-                return await db.fetch(SQL["worker_names"], list(missing))
-
-            for number, name in await self._read("worker_names", work):
+            for number, name in await db.fetch(SQL["worker_names"], list(missing)):
                 self._worker_names[number] = name
         return self._worker_names
 
-    async def _resolve(self, queue: int) -> Home:
+    async def _resolve(self, db: Any, queue: int) -> Home:
         """A queue by its number; its row is never removed."""
         home = self._board.get(queue)
         if home is None or self._board.stale:
-
-            async def work(db: Any) -> Any:
-                return await db.fetch(SQL["queue_board"])
-
-            self._board.read(await self._read("queue_board", work))
+            change = self._board.changes
+            self._board.read(await db.fetch(SQL["queue_board"]), change)
             home = self._board.get(queue)
             assert home is not None
         return home
@@ -280,16 +291,39 @@ class PostgresStore:
 
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         """See ``Store.submit``."""
-        batch = Submitting(jobs, self._now(), self._rules, self._heads)
-        await self._write("submit", batch.run, again=batch.again)
+        slots = await self._slots(jobs, claims) if claims else {}
+        batch = Submitting(jobs, self._now(), self._rules, self._heads, slots)
+        try:
+            await self._write("submit", batch.run, again=batch.again)
+        except JobQueueError as error:
+            if not batch.give_up(error):
+                raise
         if batch.written:
             for head, first in batch.written.items():
                 self._heads.lower(head, first)
             self._speaker.say(Change.WORK, batch.written)
-            self._wrote()
+        self._wrote()
         results = [result for result in batch.results if result is not None]
-        assigned = await self._ride_along(claims) if batch.written else []
+        assigned = batch.assigned
+        if batch.written and claims:
+            # Not everything was handed off: what is claimable goes to the slots that are left.
+            assigned = assigned + await self._claim_quietly(_left(claims, assigned))
         return Submission(results, assigned)
+
+    async def _slots(self, jobs: Sequence[NewJob], claims: Sequence[Claim]) -> dict[int, Slot]:
+        """Slots for jobs that may be handed off in the write of their submit.
+
+        Nobody else can see such a job before it is assigned, so no lock is asked for. Where a look
+        at what is ready is slow (dead rows that a long transaction keeps), it is not worth it.
+        """
+        if self._heads.slow:
+            return {}
+        fitting = fit(jobs, claims)
+        numbers = await self._number([worker for _, worker in fitting])
+        return {
+            n: Slot(worker, number, new_lease())
+            for (n, worker), number in zip(fitting, numbers, strict=True)
+        }
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
         """See ``Store.claim``."""
@@ -299,22 +333,18 @@ class PostgresStore:
             self._wrote()
         return assigned
 
-    async def _ride_along(self, claims: Sequence[Claim]) -> list[Assignment]:
-        """Claim after a write that is committed: its answer must not be lost with the claim's."""
-        if not claims:
-            return []
-        try:
-            return await self._claiming.fill(claims)
-        except JobQueueError as error:
-            _log.warning("a claim after a write failed: %s", error)
-            return []
-
     async def apply(
         self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
     ) -> Application:
         """See ``Store.apply``."""
         batch = Applying(transitions, self._now(), self._rules, self._resolve, self._names)
-        await self._write("apply", batch.run, again=batch.again)
+        try:
+            await self._write("apply", batch.run, again=batch.again)
+        except BaseException:
+            # Part of it may be written: whoever waits for it must look.
+            if any(outcome is not None for outcome in batch.outcomes):
+                self._hear(Change.WORK | Change.ENDED | Change.CONTROL, None)
+            raise
         outcomes = [outcome for outcome in batch.outcomes if outcome is not None]
         change = Change(0)
         if batch.came_back:
@@ -325,10 +355,25 @@ class PostgresStore:
             if outcome.state in TERMINAL and outcome.refusal is None:
                 change |= Change.ENDED
                 break
+        if any(
+            outcome.lease is not None and asked.move not in REPORTABLE
+            for outcome, asked in zip(outcomes, transitions, strict=True)
+        ):
+            change |= Change.CONTROL  # the worker may be connected to another server
         if change:
             self._speaker.say(change, returned(batch.came_back))
         self._wrote()
-        return Application(outcomes, await self._ride_along(claims))
+        # Committed: its answer must not be lost with the claim's.
+        return Application(outcomes, await self._claim_quietly(claims))
+
+    async def _claim_quietly(self, claims: Sequence[Claim]) -> list[Assignment]:
+        if not claims:
+            return []
+        try:
+            return await self._claiming.fill(claims)
+        except JobQueueError as error:
+            _log.warning("a claim after a write failed: %s", error)
+            return []
 
     def _wrote(self) -> None:
         self._writes_since_fold += 1
@@ -508,7 +553,7 @@ class PostgresStore:
         return True
 
     def _queues_changed(self) -> None:
-        self._board.stale = True
+        self._board.spoil()
         self._heads.forget()
         self._speaker.say(Change.CONTROL | Change.WORK, None)
 
@@ -657,7 +702,9 @@ class PostgresStore:
         async def work(db: Any) -> bool:
             return await db.fetchval(SQL["retire_worker"], worker_id, incarnation) is not None
 
-        return await self._write("retire_worker", work, again=work)
+        done = await self._write("retire_worker", work, again=_or_gone(work, worker_id))
+        self._speaker.say(Change.CONTROL)
+        return done
 
     async def forget_worker(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""
@@ -665,4 +712,15 @@ class PostgresStore:
         async def work(db: Any) -> bool:
             return await db.fetchval(SQL["forget_worker"], worker_id) is not None
 
-        return await self._write("forget_worker", work, again=work)
+        return await self._write("forget_worker", work, again=_or_gone(work, worker_id))
+
+
+def _or_gone(remove: Work[bool], worker_id: str) -> Work[bool]:
+    """After a lost answer: a worker that is not there any more was removed then."""
+
+    async def again(db: Any) -> bool:
+        if await remove(db):
+            return True
+        return not await db.fetchval("SELECT 1 FROM workers WHERE id = $1", worker_id)
+
+    return again

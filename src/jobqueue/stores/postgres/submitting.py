@@ -3,72 +3,133 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from jobqueue.core.errors import NotFound, QueueFull
-from jobqueue.core.job import NewJob, SubmitResult
-from jobqueue.core.store import Rules
+from jobqueue.core.errors import JobQueueError, NotFound, QueueFull
+from jobqueue.core.job import NO_LABELS, Assignment, NewJob, SubmitResult
+from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.stores.postgres.heads import Heads
-from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.statements import SQL, array, said
+
+MOST_HANDED_OFF = 100  # jobs of one write; more than that is a bulk load
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A worker's free slot that waits for a job, and the lease it would have."""
+
+    worker: str
+    number: int
+    lease: int
+
+
+def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str]]:
+    """Which jobs may go to which worker at once: the most urgent first, then in their order."""
+    if len(jobs) > MOST_HANDED_OFF:
+        return []
+    left = [(claim, list(reversed(claim.slots))) for claim in claims]
+    fitting: list[tuple[int, str]] = []
+    for n in sorted(range(len(jobs)), key=lambda n: (-jobs[n].spec.priority, n)):
+        spec = jobs[n].spec
+        if spec.key is not None:
+            return []  # the long way
+        if spec.delay is not None or spec.run_at is not None:
+            continue
+        for claim, slots in left:
+            meant = ALL_QUEUES in claim.queues or spec.queue in claim.queues
+            if slots and meant and spec.queue not in claim.without:
+                fitting.append((n, slots.pop()))
+                break
+    return fitting
 
 
 class Submitting:
     """One batch of submits, on its way into the database.
 
-    May be run again after a lost answer: what was written then is recognised by its id.
+    The plain ones are committed before the others. So both ways may be run again: what is known
+    to be written is left alone, and after a lost answer what was written is recognised by its id.
     """
 
     def __init__(
-        self, jobs: Sequence[NewJob], now: float | None, rules: Rules, heads: Heads
+        self,
+        jobs: Sequence[NewJob],
+        now: float | None,
+        rules: Rules,
+        heads: Heads,
+        slots: Mapping[int, Slot] = MappingProxyType({}),
     ) -> None:
         self._jobs = jobs
         self._now = now
         self._rules = rules
         self._heads = heads
+        self._slots = slots  # for jobs that may be handed off, by their place
+        self.assigned: list[Assignment] = []
         self.results: list[SubmitResult | None] = [None] * len(jobs)
+        self._draft: dict[int, SubmitResult] = {}  # of a transaction that may yet fail
         self.written: dict[tuple[int, int], int] = {}  # the first number by queue and rank
 
     async def run(self, db: Any) -> None:
         """Write them."""
-        plain = [n for n, job in enumerate(self._jobs) if job.spec.key is None]
-        keyed = [n for n, job in enumerate(self._jobs) if job.spec.key is not None]
-        await self._submit(db, plain, keyed)
+        await self._submit(db, self._open())
 
     async def again(self, db: Any) -> None:
         """Look what was written, and write the rest."""
-        rows = await db.fetch(SQL["which_exist"], [job.id for job in self._jobs])
+        left = self._open()
+        rows = await db.fetch(SQL["which_exist"], [self._jobs[n].id for n in left])
         there = {str(row[0]) for row in rows}
-        self.results = [None] * len(self._jobs)
-        plain, keyed = [], []
-        for n, job in enumerate(self._jobs):
-            if job.id in there:
-                self.results[n] = SubmitResult.accepted(job.id)
-            elif job.spec.key is None:
-                plain.append(n)
-            else:
-                keyed.append(n)
+        for n in left:
+            if self._jobs[n].id in there:
+                self.results[n] = SubmitResult.accepted(self._jobs[n].id)
         if there:
             self._heads.forget()
-        await self._submit(db, plain, keyed)
+        if self._slots:
+            numbers = [slot.number for slot in self._slots.values()]
+            leases = [slot.lease for slot in self._slots.values()]
+            rows = await db.fetch(SQL["handed_off"], numbers, leases)
+            self._hand_over(list(range(len(self._jobs))), rows)
+        await self._submit(db, self._open())
 
-    async def _submit(self, db: Any, plain: list[int], keyed: list[int]) -> None:
+    def give_up(self, error: JobQueueError) -> bool:
+        """Answer the rest with an error, if some are known to be written."""
+        left = self._open()
+        if len(left) == len(self._jobs):
+            return False
+        for n in left:
+            self.results[n] = SubmitResult.refused(error)
+        return True
+
+    def _open(self) -> list[int]:
+        return [n for n, result in enumerate(self.results) if result is None]
+
+    async def _submit(self, db: Any, places: list[int]) -> None:
+        plain = [n for n in places if self._jobs[n].spec.key is None]
+        keyed = [n for n in places if self._jobs[n].spec.key is not None]
         left = await self._submit_plain(db, plain) if plain else []
         if left or keyed:
+            self._draft = {}
             async with db.transaction():
                 await self._submit_long(db, sorted(left + keyed))
+            # Only now: a transaction that fails half-way has decided nothing.
+            for n, result in self._draft.items():
+                self.results[n] = result
 
     async def _submit_plain(self, db: Any, places: list[int]) -> list[int]:
         """One statement; returns what it left out: unknown and bounded queues."""
         specs = [self._jobs[n].spec for n in places]
         names = list({spec.queue for spec in specs})
-        rows = await db.fetch(
-            SQL["submit"],
+        arguments = (
             names,
             self._now,
-            [spec.queue for spec in specs],
+            None if len(names) == 1 else [spec.queue for spec in specs],
             *self._columns(places),
+            specs[0].type,
         )
+        if self._slots:
+            return await self._hand_off(db, places, arguments)
+        rows = await db.fetch(SQL["submit"], *arguments)
         found = set()
         count = 0
         for queue, name, rank, first, written in rows:
@@ -87,20 +148,52 @@ class Submitting:
                 left.append(n)
         return left
 
-    def _columns(self, places: list[int]) -> list[list[Any]]:
+    async def _hand_off(self, db: Any, places: list[int], arguments: tuple[Any, ...]) -> list[int]:
+        """The same, and the slots that wait for such jobs are filled where nothing else waits."""
+        slots = [self._slots.get(n) for n in places]
+        rows = await db.fetch(
+            SQL["hand_off"],
+            *arguments,
+            array(0 if slot is None else slot.lease for slot in slots),
+            array(0 if slot is None else slot.number for slot in slots),
+            self._rules.assignment_timeout,
+        )
+        self._hand_over(places, rows)
+        return [n for n in places if self.results[n] is None]
+
+    def _hand_over(self, places: list[int], rows: Sequence[Any]) -> None:
+        by_id = {self._jobs[n].id: n for n in places}
+        for job_id, seq, queue, name, rank, given, lease, retries, timeout, ttl, created in rows:
+            n = by_id[str(job_id)]
+            job = self._jobs[n]
+            self.results[n] = SubmitResult.accepted(job.id)
+            if not given:
+                self._wrote((queue, rank), seq)
+                continue
+            spec = job.spec
+            self.assigned.append(
+                Assignment(
+                    seq, job.id, name, spec.type, spec.payload, 1, lease, self._slots[n].worker,
+                    spec.priority, 0, retries, created, timeout, ttl,
+                    spec.labels or NO_LABELS,
+                )
+            )  # fmt: skip
+        self.assigned.sort(key=lambda one: (-one.priority, one.seq))
+
+    def _columns(self, places: list[int]) -> list[Any]:
         jobs = [self._jobs[n] for n in places]
         specs = [job.spec for job in jobs]
         return [
-            [job.id for job in jobs],
-            [spec.type for spec in specs],
+            array(job.id for job in jobs),
+            said([spec.type for spec in specs], specs[0].type),
             [spec.payload for spec in specs],
-            [json.dumps(dict(spec.labels)) if spec.labels else None for spec in specs],
-            [spec.priority for spec in specs],
-            [spec.max_retries for spec in specs],
-            [spec.ttl for spec in specs],
-            [spec.timeout for spec in specs],
-            [spec.run_at for spec in specs],
-            [spec.delay for spec in specs],
+            said([json.dumps(dict(spec.labels)) if spec.labels else None for spec in specs]),
+            said([spec.priority for spec in specs], 0),
+            said([spec.max_retries for spec in specs]),
+            said([spec.ttl for spec in specs]),
+            said([spec.timeout for spec in specs]),
+            said([spec.run_at for spec in specs]),
+            said([spec.delay for spec in specs]),
         ]
 
     def _wrote(self, head: tuple[int, int], first: int) -> None:
@@ -118,7 +211,7 @@ class Submitting:
                 known.append(n)
             else:
                 missing = NotFound(f"queue: there is no queue {queue!r}")
-                self.results[n] = SubmitResult.refused(missing)
+                self._draft[n] = SubmitResult.refused(missing)
         owners = await self._take_keys(db, known, homes)
         fresh: list[int] = []
         repeats: list[int] = []
@@ -126,16 +219,17 @@ class Submitting:
             owner = owners.get((homes[jobs[n].spec.queue][0], jobs[n].spec.key or ""))
             (fresh if owner is None or owner[0] == jobs[n].id else repeats).append(n)
         admitted = await self._admit(db, fresh, homes)
-        refused = {jobs[n].id: self.results[n] for n in fresh if n not in set(admitted)}
+        places_found = set(admitted)
+        refused = {jobs[n].id: self._draft[n] for n in fresh if n not in places_found}
         for n in repeats:
             spec = jobs[n].spec
             original, fingerprint = owners[homes[spec.queue][0], spec.key or ""]
             if original in refused:  # the first under this key, in this very batch
-                self.results[n] = refused[original]
+                self._draft[n] = refused[original]
             elif fingerprint == spec.fingerprint():
-                self.results[n] = SubmitResult.duplicate(original)
+                self._draft[n] = SubmitResult.duplicate(original)
             else:
-                self.results[n] = SubmitResult.conflict(original, spec.key or "")
+                self._draft[n] = SubmitResult.conflict(original, spec.key or "")
         if not admitted:
             return
         rows = await db.fetch(
@@ -144,11 +238,12 @@ class Submitting:
             [homes[jobs[n].spec.queue][0] for n in admitted],
             *self._columns(admitted),
             [jobs[n].spec.key for n in admitted],
+            jobs[admitted[0]].spec.type,
         )
         for queue, _, rank, first, _ in rows:
             self._wrote((queue, rank), first)
         for n in admitted:
-            self.results[n] = SubmitResult.accepted(jobs[n].id)
+            self._draft[n] = SubmitResult.accepted(jobs[n].id)
 
     async def _take_keys(
         self, db: Any, places: list[int], homes: dict[str, Any]
@@ -197,7 +292,7 @@ class Submitting:
             left = places_left.get(spec.queue)
             if left is not None and left <= 0:
                 queue, _, capacity = homes[spec.queue]
-                self.results[n] = SubmitResult.refused(
+                self._draft[n] = SubmitResult.refused(
                     QueueFull(f"queue {spec.queue!r} is full ({capacity} jobs are waiting)")
                 )
                 if spec.key is not None:

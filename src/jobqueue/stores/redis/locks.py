@@ -4,6 +4,8 @@ A lock covers the moment between reading candidates and writing the assignment. 
 released by hand: the attempt in its name makes every attempt a new lock, and it runs out by
 itself. When Redis does not answer within the deadline, calls get no advice (None) at once until
 a probe in the background finds it well again, so that an outage slows no claim after the first.
+The same task looks after a Redis that nobody has asked for a while: its health must be true when
+there is nothing to do, too.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ _CHUNK = 1000  # names in one call: Redis does nothing else meanwhile, 2.5 ms
 _CONNECT_TIMEOUT = 1.0  # in the background: TLS over a slow link may take its time
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _STEADY = 10.0  # up for so long, the next outage begins with short pauses again
+_QUIET = 5.0  # nobody has asked for so long: look whether it is still there
 _MAX_REASON = 200
 _MEANING = "dispatch goes on under PostgreSQL's row locks"
 
@@ -65,28 +68,32 @@ class RedisLocks:
         self._up = False
         self._why = "not open"
         self._changed = 0.0  # when it last went away or came back
+        self._answered = 0.0
         self._pause = _FIRST_PAUSE
-        self._returning: asyncio.Task[None] | None = None
+        self._gone = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """See ``Locks.open``."""
-        if self._up or self._returning is not None:
+        if self._watching is not None:
             return
         try:
             await self._probe()
         except Exception as error:  # whatever it is, dispatch goes on
-            self._fail(error)
-            await self._leave()
+            self._go_away(error)
+            await self._wire.drop()
         else:
-            self._arrive()
+            self._come_back()
+        self._watching = asyncio.create_task(self._watch(), name="jobqueue-redis-watch")
 
     async def close(self) -> None:
         """See ``Locks.close``."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
         self._up, self._why = False, "closed"
-        returning, self._returning = self._returning, None
-        if returning is not None:
-            returning.cancel()
-            await asyncio.gather(returning, return_exceptions=True)
+        self._gone.clear()
         await self._wire.close()
 
     async def take(self, names: Sequence[str], wanted: int) -> list[int] | None:
@@ -101,14 +108,13 @@ class RedisLocks:
                 began = time.perf_counter()
                 part = names[start : start + _CHUNK]
                 found = await within(self._timeout, self._ask(part, wanted - len(won)))
-                self._observer.locked("take", time.perf_counter() - began)
+                self._answered = time.perf_counter()
+                self._observer.locked("take", self._answered - began)
                 won += [start + position for position in found] if start else found
                 if len(won) == wanted:
                     break
         except Exception as error:  # whatever it is, dispatch goes on
-            self._fail(error)
-            if self._up:
-                await self._leave()
+            await self._failed(error)
             return None
         return won
 
@@ -136,43 +142,63 @@ class RedisLocks:
 
     # -- going away and coming back --------------------------------------------------------
 
-    def _fail(self, error: Exception) -> None:
+    async def _failed(self, error: Exception) -> None:
+        if self._up:
+            self._go_away(error)
+        else:
+            self._note(error)
+        await self._wire.drop()  # the name may lead to another server next time
+
+    def _note(self, error: Exception) -> None:
         self._why = self._reason(error)
         self._observer.lock_failed(_kind(error))
 
-    async def _leave(self) -> None:
-        """Answer None from now on, and look for the server in the background."""
+    def _go_away(self, error: Exception) -> None:
+        """Answer None from now on."""
+        self._note(error)
         now = time.monotonic()
         if now - self._changed > _STEADY:
             self._pause = _FIRST_PAUSE
         self._up, self._changed = False, now
+        self._gone.set()
         self._observer.locks_up(False)
         log.warning("Redis at %s is away: %s; %s", self._wire.address, self._why, _MEANING)
-        self._returning = asyncio.create_task(self._return(), name="jobqueue-redis-return")
-        await self._wire.drop()
 
-    def _arrive(self) -> None:
+    def _come_back(self) -> None:
         now = time.monotonic()
-        if self._returning is not None:
+        if self._gone.is_set():
             away = now - self._changed
             log.info("Redis at %s is back after %.1f s", self._wire.address, away)
-        self._returning = None
-        self._up, self._changed = True, now
+            self._gone.clear()
+        self._up, self._changed, self._answered = True, now, time.perf_counter()
         self._observer.locks_up(True)
 
-    async def _return(self) -> None:
+    async def _watch(self) -> None:
         while True:
-            # Servers that lost Redis together must not come back together.
-            await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            if self._up:
+                if await self._gone_within(_QUIET) or self._asked_within(_QUIET):
+                    continue
+            else:
+                # Servers that lost Redis together must not come back together.
+                await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             try:
                 await self._probe()
-            except Exception as error:  # still away, for whatever reason
-                self._fail(error)
-                await self._wire.drop()  # the name may lead to another server next time
+            except Exception as error:  # for whatever reason
+                await self._failed(error)
             else:
-                self._arrive()
-                return
+                if not self._up:
+                    self._come_back()
+
+    async def _gone_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._gone.wait()
+        except TimeoutError:
+            return False
+
+    def _asked_within(self, seconds: float) -> bool:
+        return time.perf_counter() - self._answered < seconds
 
     def _reason(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):

@@ -485,6 +485,7 @@ class SqliteStore:
             if reads.held(db, worker_id):
                 return False
             sql = "DELETE FROM worker WHERE id = ? AND incarnation = ?"
+            leadership.tell(db)
             return db.execute(sql, (worker_id, incarnation)).rowcount == 1
 
         return await self._write("retire_worker", work)

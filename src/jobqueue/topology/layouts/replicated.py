@@ -42,7 +42,7 @@ def replicated(plan: Plan) -> Layout:
 
 def _services(plan: Plan) -> tuple[Service, ...]:
     """Private ones, unless the flags, the environment or the file name others."""
-    db, redis = plan.settings.db.url, getattr(plan.settings.redis, "url", "")
+    db, redis = plan.settings.db.url, plan.settings.redis.url
     named = db if db.startswith(("postgresql://", "postgres://")) else None
     return (
         Service("postgres", plan.postgres or named),

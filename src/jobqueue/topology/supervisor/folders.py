@@ -50,7 +50,7 @@ def known(environ: Mapping[str, str]) -> list[Path]:
         links = sorted(_runtime(environ).iterdir())
     except OSError:
         return []
-    return [link.readlink() for link in links if link.is_symlink()]
+    return [link.readlink() for link in links if (link / STATE).exists()]
 
 
 def remember(environ: Mapping[str, str], folder: Path) -> None:
@@ -103,7 +103,13 @@ def _make(folder: Path) -> None:
         path.chmod(0o711)
 
 
-def remove(folder: Path) -> None:
-    """Delete a topology's folder with its data and logs, and nothing that looks like another's."""
-    if (folder / LOGS).is_dir() and (folder / LOCK).is_file():
+def remove(folder: Path) -> bool:
+    """Delete a topology's folder with its data and logs; False where it looks like no such one."""
+    if not (folder / LOGS).is_dir() or not (folder / LOCK).is_file():
+        return False
+    claim = Claim(folder)  # nobody may be starting in it
+    try:
         shutil.rmtree(folder)
+    finally:
+        claim.release()
+    return True

@@ -39,7 +39,7 @@ class Restarts:
     allowed: bool = True
     first_wait: float = 0.5
     longest_wait: float = 30.0
-    in_a_row: int = 8
+    in_a_row: int = 12
     calm: float = 60.0  # a run of this length ends the row
 
 

@@ -60,7 +60,10 @@ def _message(line: str) -> str:
     """The words of a JSON line; another line as it is."""
     try:
         entry = json.loads(line)
+        said = str(entry["message"])
+        if error := entry.get("exception"):
+            said += f" ({error['type']}: {error['message']})"
         level = entry.get("level", "INFO")
-        return entry["message"] if level in ("INFO", "DEBUG") else f"{level}: {entry['message']}"
+        return said if level in ("INFO", "DEBUG") else f"{level}: {said}"
     except (ValueError, KeyError, TypeError, AttributeError):
         return _STAMP.sub("", line.strip(), count=1)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import signal
 from collections.abc import Callable
 
 from jobqueue.topology.supervisor.supervisor import Supervisor
+
+
+class Ending(enum.Enum):
+    """How it ended."""
+
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"  # before all was up
+    KILLED = "killed"  # by a second signal
+
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 async def supervise(
     supervisor: Supervisor, on_up: Callable[[], None], on_stopping: Callable[[], None]
-) -> bool:
-    """Returns whether everything ended in order: False when a second signal killed it."""
+) -> Ending:
+    """Bring it up, keep it, and stop it when told to; raises what kept it from coming up."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     life = asyncio.create_task(_live(supervisor, stop, on_up, on_stopping), name="supervise")
@@ -28,13 +38,14 @@ async def supervise(
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal)
     try:
-        await life
+        return await life
     except asyncio.CancelledError:
-        return False
+        if not stop.is_set():
+            raise  # somebody else's wish
+        return Ending.KILLED
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
-    return True
 
 
 async def _live(
@@ -42,16 +53,18 @@ async def _live(
     stop: asyncio.Event,
     on_up: Callable[[], None],
     on_stopping: Callable[[], None],
-) -> None:
+) -> Ending:
     starting = asyncio.create_task(supervisor.start(), name="start")
     told = asyncio.create_task(stop.wait(), name="told-to-stop")
     try:
         await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
+        was_up = starting.done()
+        if was_up:
             await starting
             on_up()
             await supervisor.run(stop)
         on_stopping()
+        return Ending.STOPPED if was_up else Ending.INTERRUPTED
     finally:
         told.cancel()
         starting.cancel()  # it stops what it has started

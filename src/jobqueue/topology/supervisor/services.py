@@ -122,6 +122,7 @@ class PrivateService:
         self._guard = guard
         self._one_at_a_time = threading.Lock()
         self._stopped = False
+        self._killed = False
 
     @property
     def pid(self) -> int | None:
@@ -162,6 +163,8 @@ class PrivateService:
         with self._one_at_a_time:
             if not self._stopped:  # asked to stop while an earlier start was under way
                 self._server.start()
+            if self._killed:  # while that start was under way
+                self._server.kill()
 
     def ended(self) -> str | None:
         """Whether it is gone; how, only its log knows."""
@@ -183,7 +186,7 @@ class PrivateService:
 
     def kill(self) -> None:
         """As a crash does; nothing written is lost by it. Waits for nobody."""
-        self._stopped = True
+        self._stopped = self._killed = True
         pid = self.pid
         if pid is not None:
             identity.send(pid, identity.began(pid), self._server.abrupt[0][0])

@@ -141,7 +141,8 @@ class Supervisor:
 
     def _changed(self) -> None:
         self._write()
-        self.on_change()
+        with contextlib.suppress(OSError):  # nobody reads what is shown any more
+            self.on_change()
 
     def _write(self) -> None:
         if not self._down:

@@ -342,7 +342,9 @@ Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
 
 @_typing.final
 class Beat(_message.Message):
-    """A heartbeat on the stream."""
+    """A heartbeat on the stream. The first one on a stream also settles what the worker was given
+    before it: what is not listed never arrived and is handed out again at once.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -75,7 +75,7 @@ class WorkerServiceServicer:
         """The worker's stream. The first message up is hello, the first down welcome. Jobs come down
         only against slots granted, reports go up in numbered batches. A stream that breaks withdraws
         the free slots, but its leases stand until the heartbeat timeout: connect again with the same
-        incarnation and grant the free slots again.
+        incarnation, here or to another server on the same store, and grant the free slots again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,7 +103,8 @@ class WorkerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Keeps the leases alive; lists all that are held. Serves workers on the stream as well.
+        """Keeps the leases alive; lists all that are held. Serves workers on the stream as well, and
+        those connected to another server on the same store.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

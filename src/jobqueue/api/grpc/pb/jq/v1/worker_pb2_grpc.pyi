@@ -20,7 +20,7 @@ class WorkerServiceStub:
     """The worker's stream. The first message up is hello, the first down welcome. Jobs come down
     only against slots granted, reports go up in numbered batches. A stream that breaks withdraws
     the free slots, but its leases stand until the heartbeat timeout: connect again with the same
-    incarnation and grant the free slots again.
+    incarnation, here or to another server on the same store, and grant the free slots again.
     """
     Register: _aio.UnaryUnaryMultiCallable[_worker_pb2.RegisterRequest, _worker_pb2.RegisterResponse]
     """Registers a worker that will use the unary calls."""
@@ -29,7 +29,9 @@ class WorkerServiceStub:
     Report: _aio.UnaryUnaryMultiCallable[_worker_pb2.ReportRequest, _worker_pb2.ReportResponse]
     """Reports on leases held."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_worker_pb2.HeartbeatRequest, _worker_pb2.HeartbeatResponse]
-    """Keeps the leases alive; lists all that are held. Serves workers on the stream as well."""
+    """Keeps the leases alive; lists all that are held. Serves workers on the stream as well, and
+    those connected to another server on the same store.
+    """
     Deregister: _aio.UnaryUnaryMultiCallable[_worker_pb2.DeregisterRequest, _worker_pb2.DeregisterResponse]
     """Ends the registration; leases still held stand until the heartbeat timeout."""
 
@@ -45,7 +47,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         """The worker's stream. The first message up is hello, the first down welcome. Jobs come down
         only against slots granted, reports go up in numbered batches. A stream that breaks withdraws
         the free slots, but its leases stand until the heartbeat timeout: connect again with the same
-        incarnation and grant the free slots again.
+        incarnation, here or to another server on the same store, and grant the free slots again.
         """
 
     @_abc_1.abstractmethod
@@ -78,7 +80,9 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_pb2.HeartbeatRequest,
         context: _aio.ServicerContext[_worker_pb2.HeartbeatRequest, _abc.Awaitable[_worker_pb2.HeartbeatResponse]],
     ) -> _abc.Awaitable[_worker_pb2.HeartbeatResponse]:
-        """Keeps the leases alive; lists all that are held. Serves workers on the stream as well."""
+        """Keeps the leases alive; lists all that are held. Serves workers on the stream as well, and
+        those connected to another server on the same store.
+        """
 
     @_abc_1.abstractmethod
     def Deregister(

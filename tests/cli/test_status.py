@@ -1,0 +1,66 @@
+"""``jq-ctl status`` and /readyz of a server on PostgreSQL and Redis."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+
+import pytest
+
+from tests.cli import processes
+
+NOTICED_WITHIN = 20.0  # an idle server looks every five seconds
+
+
+def parts(answer) -> dict[str, str]:
+    return dict(
+        re.split(r": +", line, maxsplit=1) for line in answer.out.splitlines() if ": " in line
+    )
+
+
+@pytest.mark.req("jq:FR-042", "jq:NFR-009")
+def test_redis_is_shown_and_is_not_needed(ctl, tmp_path, postgres_dsn, own_redis):
+    redis = own_redis()
+    with processes.server(
+        tmp_path, "--db-url", postgres_dsn, "--redis-url", redis.url, "--worker-concurrency", "2"
+    ) as server:
+        ready = server.line("ready")
+        answer = ctl(ready["grpc"], "status")
+        assert answer.status == 0
+        shown = parts(answer)
+        assert shown["DB"].startswith("ok (postgresql")
+        assert shown["Redis"] == f"ok (127.0.0.1:{redis.port}/0)"
+
+        redis.kill()
+        deadline = time.monotonic() + NOTICED_WITHIN
+        while shown["Redis"].startswith("ok"):
+            assert time.monotonic() < deadline, shown
+            time.sleep(0.1)
+            answer = ctl(ready["grpc"], "status")
+            shown = parts(answer)
+        assert answer.status == 0  # the server is well without it
+        assert "dispatch goes on under PostgreSQL's row locks" in shown["Redis"]
+        with urllib.request.urlopen(f"{ready['http']}/readyz") as response:
+            assert response.status == 200
+        done = ctl(ready["grpc"], "job", "submit", "default", "1", "--type", "echo", "--wait")
+        assert done.status == 0, done
+
+        redis.restart()
+        server.line(f"Redis at 127.0.0.1:{redis.port}/0 is back")
+        assert parts(ctl(ready["grpc"], "status"))["Redis"].startswith("ok")
+        assert server.stop() == 0
+        assert len([one for one in server.lines if "is away" in one["message"]]) == 1
+    direct = ctl(postgres_dsn, "status")
+    assert direct.status == 0
+    assert parts(direct)["Redis"] == "not configured"
+
+
+@pytest.mark.req("jq:FR-042")
+def test_a_store_opened_directly_shows_the_redis_of_the_environment(
+    ctl, monkeypatch, postgres_dsn, redis_url
+):
+    monkeypatch.setenv("JQ_REDIS_URL", redis_url)
+    shown = parts(ctl(postgres_dsn, "status"))
+    assert shown["DB"].startswith("ok (postgresql")
+    assert shown["Redis"].startswith("ok (")

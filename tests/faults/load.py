@@ -1,0 +1,74 @@
+"""Producers under fault, what they were told, and the wait until nothing is left to do."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import httpx
+
+from jobqueue.api.grpc.remote import GrpcBackend
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import JobSpec, SubmitStatus
+from jobqueue.core.lifecycle import State
+from tests.faults.processes import Site
+
+
+class Load:
+    """Producers that know both servers; remembers what they were told."""
+
+    def __init__(self, site: Site) -> None:
+        self.accepted: set[str] = set()
+        self.told_done: set[str] = set()
+        self._numbers = itertools.count()
+        self._backends = [GrpcBackend(site.target, timeout=5) for _ in range(3)]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._submit(backend)) for backend in self._backends]
+        self._tasks.append(asyncio.create_task(self._look(self._backends[0])))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for backend in self._backends:
+            await backend.stop()
+        for task in self._tasks:
+            if not task.cancelled() and (error := task.exception()):
+                raise error
+
+    async def _submit(self, backend: GrpcBackend) -> None:
+        while True:
+            number = next(self._numbers)
+            spec = JobSpec(payload=b'{"number": %d}' % number, type="short", priority=number % 10)
+            try:
+                results = await backend.submit([spec] * 3)
+            except JobQueueError:
+                await asyncio.sleep(0.02)
+                continue
+            self.accepted |= {r.job_id for r in results if r.status is SubmitStatus.ACCEPTED}
+            await asyncio.sleep(0.01)
+
+    async def _look(self, backend: GrpcBackend) -> None:
+        while True:
+            for job_id in itertools.islice(self.accepted - self.told_done, 20):
+                try:
+                    job = await backend.get(job_id)
+                except JobQueueError:
+                    break
+                if job.state is State.DONE:
+                    self.told_done.add(job_id)
+            await asyncio.sleep(0.02)
+
+
+async def settled(site: Site, seconds: float) -> None:
+    """Wait until the server says that nothing is left to do."""
+    async with httpx.AsyncClient(base_url=site.url, trust_env=False, timeout=5) as client:
+        async with asyncio.timeout(seconds):
+            while True:
+                answer = (await client.get("/queues/default")).json()
+                depth = answer["depth"]
+                if not sum(depth.get(s.name, 0) for s in State if s not in (4, 6)):
+                    return
+                await asyncio.sleep(0.1)
