@@ -57,7 +57,7 @@ $(DEV_STAMP): $(INPUTS)
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(DEV_STAMP) ## Make .venv with everything: package, extras, development tools
@@ -73,6 +73,10 @@ demo: $(BASE_STAMP) ## Show the queue at work in the terminal
 .PHONY: bench
 bench: $(DEV_STAMP) ## Measure this machine
 	@exec $(BIN)/python -m bench $(ARGS)
+
+.PHONY: bench-replicated
+bench-replicated: services ## Measure servers and workers on a private PostgreSQL and Redis (ARGS=--help)
+	@exec $(BIN)/python -m bench.replicated $(ARGS)
 
 # PostgreSQL and Redis: tests start their own, if the programs are there. Where they are missing and
 # cannot be installed, those tests are skipped; JQ_TEST_REQUIRE=postgres,redis forbids that.

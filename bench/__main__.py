@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +22,8 @@ def _measure(module: str, store: str, jobs: int) -> list[Figure]:
     """Each in a process of its own, so that none inherits another's heap."""
     command = [sys.executable, "-m", module, store, str(jobs)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=900)
-    return [Figure(**figure) for figure in json.loads(done.stdout.splitlines()[-1])]
+    figures = [Figure(**figure) for figure in json.loads(done.stdout.splitlines()[-1])]
+    return [replace(figure, command="make bench") for figure in figures]
 
 
 def main() -> int:

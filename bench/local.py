@@ -7,14 +7,16 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import uvloop
 
+from bench.processes import resident_bytes
 from bench.report import Figure, percentile
+from jobqueue.core.api import ClientApi
 from jobqueue.core.job import JobSpec
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
@@ -24,6 +26,7 @@ from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
 
 BATCH = 1_000
+IN_FLIGHT = 2
 CONCURRENCY = 2_000
 TARGETS: dict[str, dict[str, float | None]] = {
     "memory": {"batch": 60_000, "drain": 30_000, "bytes": 2_048},
@@ -62,7 +65,7 @@ class Bench:
     async def batch_and_drain(self) -> list[Figure]:
         targets = TARGETS[self.store]
         async with self.engine() as engine:
-            batch_rate = await _submit_batches(engine, self.jobs)
+            batch_rate = await submit_batches(engine, self.jobs)
             drain_rate = await _drain(engine, self.jobs)
             stats = await engine.queue_stats("default")
             if stats.succeeded != self.jobs:
@@ -71,7 +74,7 @@ class Bench:
         return [
             Figure(
                 f"{self.store}: batch submit", batch_rate, "jobs/s", targets["batch"],
-                f"{conditions}, batches of {BATCH}, 2 in flight",
+                f"{conditions}, batches of {BATCH}, {IN_FLIGHT} in flight",
             ),
             Figure(
                 f"{self.store}: drain", drain_rate, "jobs/s", targets["drain"],
@@ -84,13 +87,13 @@ class Bench:
             count = self.jobs // 10
             began = time.perf_counter()
             for n in range(count // 5):
-                (await engine.submit([_spec(n)]))[0].unwrap()
+                (await engine.submit([noop_spec(n)]))[0].unwrap()
             alone = (count // 5) / (time.perf_counter() - began)
             began = time.perf_counter()
 
             async def submit(share: int) -> None:
                 for n in range(share):
-                    (await engine.submit([_spec(n)]))[0].unwrap()
+                    (await engine.submit([noop_spec(n)]))[0].unwrap()
 
             await asyncio.gather(*(submit(count // 50) for _ in range(50)))
             together = count // 50 * 50 / (time.perf_counter() - began)
@@ -134,10 +137,10 @@ class Bench:
 
     async def memory(self) -> list[Figure]:
         async with self.engine() as engine:
-            await _submit_batches(engine, BATCH)
-            before = _resident()
-            await _submit_batches(engine, self.jobs)
-            per_job = (_resident() - before) / self.jobs
+            await submit_batches(engine, BATCH)
+            before = resident_bytes()
+            await submit_batches(engine, self.jobs)
+            per_job = (resident_bytes() - before) / self.jobs
         return [
             Figure(
                 f"{self.store}: memory per pending job", per_job, "bytes",
@@ -146,15 +149,9 @@ class Bench:
         ]  # fmt: skip
 
 
-def _spec(n: int) -> JobSpec:
+def noop_spec(n: int) -> JobSpec:
+    """A job that does nothing."""
     return JobSpec(payload=b'{"n": %d}' % n, type="noop")
-
-
-def _resident() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) * 1024
-    raise OSError("no VmRSS")
 
 
 def _worker(engine: Engine, handler: object, concurrency: int) -> WorkerRuntime:
@@ -164,16 +161,25 @@ def _worker(engine: Engine, handler: object, concurrency: int) -> WorkerRuntime:
     return WorkerRuntime(engine, registry, settings)
 
 
-async def _submit_batches(engine: Engine, jobs: int) -> float:
-    starts = iter(range(0, jobs, BATCH))
+async def submit_batches(
+    backend: ClientApi,
+    jobs: int,
+    *,
+    batch: int = BATCH,
+    in_flight: int = IN_FLIGHT,
+    spec: Callable[[int], JobSpec] = noop_spec,
+) -> float:
+    """Submit in batches; jobs per second until the last one is durable."""
+    starts = iter(range(0, jobs, batch))
 
     async def submit() -> None:
         for start in starts:
-            for result in await engine.submit([_spec(n) for n in range(start, start + BATCH)]):
+            numbers = range(start, min(jobs, start + batch))
+            for result in await backend.submit([spec(n) for n in numbers]):
                 result.unwrap()
 
     began = time.perf_counter()
-    await asyncio.gather(submit(), submit())
+    await asyncio.gather(*(submit() for _ in range(in_flight)))
     return jobs / (time.perf_counter() - began)
 
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 import grpc.aio
 import uvloop
 
+from bench.processes import server
 from bench.report import Figure
 from jobqueue.api.grpc.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 from jobqueue.api.grpc.remote import GrpcBackend
-from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import JobSpec
 from jobqueue.worker.registry import Registry, define
 from jobqueue.worker.runtime import WorkerRuntime
@@ -29,52 +25,6 @@ from jobqueue.worker.settings import WorkerSettings
 IN_FLIGHT = 50
 CONCURRENCY = 2_000
 BATCH = 1_000
-START_TIMEOUT = 30.0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextlib.asynccontextmanager
-async def server(store: str, folder: str) -> AsyncIterator[str]:
-    """A server without a pool of its own, on free ports; yields its gRPC address."""
-    port = _free_port()
-    environment = {
-        **os.environ,
-        "JQ_DB_URL": "memory://" if store == "memory" else f"sqlite:///{folder}/server.db",
-        "JQ_HTTP_PORT": str(_free_port()),
-        "JQ_GRPC_PORT": str(port),
-        "JQ_WORKER_CONCURRENCY": "0",
-        "JQ_SCHEDULER_BATCH_SIZE": str(BATCH),
-        "JQ_LOG_LEVEL": "warning",
-    }
-    process = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs yet
-        [sys.executable, "-m", "jobqueue.cli.server"], env=environment, stdout=sys.stderr
-    )
-    try:
-        await _answers(f"127.0.0.1:{port}")
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(START_TIMEOUT)
-
-
-async def _answers(target: str) -> None:
-    backend = GrpcBackend(target)
-    give_up = time.monotonic() + START_TIMEOUT
-    while True:
-        try:
-            await backend.health()
-        except JobQueueError:
-            if time.monotonic() > give_up:
-                raise
-            await asyncio.sleep(0.05)
-        else:
-            break
-    await backend.stop()
 
 
 async def _rate(jobs: int, submit: Callable[[int], Awaitable[object]]) -> float:
@@ -144,10 +94,11 @@ async def drain(target: str) -> tuple[float, int]:
 async def measure(store: str, jobs: int) -> list[Figure]:
     """All of it, against one server."""
     with tempfile.TemporaryDirectory(prefix="jobqueue-bench-") as folder:
-        async with server(store, folder) as target:
-            plain = await unary(target, jobs // 5)
-            coalesced = await sdk(target, jobs)
-            drained, count = await drain(target)
+        url = "memory://" if store == "memory" else f"sqlite:///{folder}/server.db"
+        async with server(url, {"JQ_SCHEDULER_BATCH_SIZE": str(BATCH)}) as process:
+            plain = await unary(process.target, jobs // 5)
+            coalesced = await sdk(process.target, jobs)
+            drained, count = await drain(process.target)
     where = f"{IN_FLIGHT} in flight, server and client share the cores"
     return [
         Figure(

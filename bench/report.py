@@ -24,6 +24,7 @@ class Figure:
     unit: str
     target: float | None = None
     conditions: str = ""
+    command: str = ""
 
     @property
     def met(self) -> bool | None:

@@ -1,0 +1,148 @@
+"""``make bench-replicated``: the replicated topology on a private PostgreSQL and Redis.
+
+Each figure comes with its conditions; ratios compare sides that were measured in turn. Parts that
+take minutes run only when they are named, or with --long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from bench.replicated import aged, pressure, rates, running, scaling
+from bench.replicated.ground import Ground, ground
+from bench.replicated.sizes import Sizes
+from bench.report import Figure, show, write_json
+
+Say = Callable[[str], None]
+Part = Callable[..., Awaitable[list[Figure]]]
+
+SHORT: dict[str, Part] = {
+    "batch": rates.batch,
+    "calls": rates.calls,
+    "drain": rates.drain,
+    "direct": rates.direct,
+    "latency": running.latency,
+    "cycle": rates.cycle,
+    "scaling": scaling.scaling,
+}
+LONG: dict[str, Part] = {
+    "memory": running.memory,
+    "crowd": scaling.crowd,
+    "finished": aged.finished,
+    "delayed": aged.delayed,
+    "pinned": pressure.pinned,
+    "scanned": pressure.scanned,
+}
+PARTS = SHORT | LONG
+
+
+def main() -> int:
+    """Measure, print a table, keep the figures on request."""
+    options = _options()
+    sizes = Sizes(**{field.name: getattr(options, field.name) for field in fields(Sizes)})
+    names = options.only or [*SHORT, *(LONG if options.long else ())]
+    figures: list[Figure] = []
+    with _folder(options.folder) as folder, ground(folder, options.calm) as prepared:
+        where = uvloop.run(prepared.conditions())
+        try:
+            with _progress() as say:
+                for number, name in enumerate(names, 1):
+                    announce = _prefixed(say, f"{number}/{len(names)} {name}")
+                    figures += _measured(name, prepared, sizes, announce)
+        finally:  # a part that fails does not take the others' figures with it
+            show(f"jobqueue, replicated topology: {where}", figures)
+            if options.json:
+                write_json(options.json, where, figures)
+    return 1 if options.strict and any(figure.met is False for figure in figures) else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.replicated", description=__doc__)
+    parser.add_argument("--only", choices=PARTS, action="append", help="may be repeated")
+    parser.add_argument("--long", action="store_true", help=f"also: {', '.join(LONG)}")
+    parser.add_argument(
+        "--folder", type=Path, help="keep PostgreSQL here, and the jobs it was filled with"
+    )
+    parser.add_argument(
+        "--calm", type=float, default=30.0, metavar="SECONDS",
+        help="wait at most so long for an idle machine before each measurement (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
+    for one in fields(Sizes):
+        parser.add_argument(
+            f"--{one.name.replace('_', '-')}",
+            type=type(one.default),
+            default=one.default,
+            help=f"{one.metadata['about']} (%(default)s)",
+        )
+    return parser.parse_args()
+
+
+def _measured(name: str, prepared: Ground, sizes: Sizes, say: Say) -> list[Figure]:
+    say("")
+    part = PARTS[name]
+    more = (say,) if "say" in inspect.signature(part).parameters else ()
+
+    async def run() -> list[Figure]:
+        return await part(prepared, sizes, *more)
+
+    command = f"make bench-replicated ARGS='--only {name}'"
+    return [replace(figure, command=command) for figure in uvloop.run(run())]
+
+
+@contextlib.contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    """Where PostgreSQL's files are. What outlives a restart is on a disk; /tmp may not be."""
+    if kept is not None:
+        yield kept
+        return
+    with tempfile.TemporaryDirectory(prefix="jobqueue-bench-", dir="/var/tmp") as made:
+        Path(made).chmod(0o755)  # it runs as another user when we are root
+        yield Path(made)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Say]:
+    """A line that changes on a terminal; elsewhere a new line now and then."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines()
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("starting PostgreSQL and Redis")
+        yield lambda text: progress.update(task, description=text)
+
+
+def _lines(every: float = 10.0) -> Say:
+    before, at = "", 0.0
+
+    def say(text: str) -> None:
+        nonlocal before, at
+        stem = text.partition(":")[0]
+        if stem != before or time.monotonic() > at + every:
+            before, at = stem, time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    return say
+
+
+def _prefixed(say: Say, prefix: str) -> Say:
+    return lambda text: say(f"{prefix}: {text}" if text else prefix)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
