@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from jobqueue.core.errors import JobQueueError, NotFound, QueueFull
+from jobqueue.core.errors import InvalidArgument, JobQueueError, NotFound, QueueFull
 from jobqueue.core.job import NewJob, SubmitResult
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres.heads import Heads
@@ -29,6 +29,7 @@ class Submitting:
         self._heads = heads
         self.results: list[SubmitResult | None] = [None] * len(jobs)
         self._draft: dict[int, SubmitResult] = {}  # of a transaction that may yet fail
+        self._refuse_nul()
         self.written: dict[tuple[int, int], int] = {}  # the first number by queue and rank
 
     async def run(self, db: Any) -> None:
@@ -58,6 +59,14 @@ class Submitting:
 
     def _open(self) -> list[int]:
         return [n for n, result in enumerate(self.results) if result is None]
+
+    def _refuse_nul(self) -> None:
+        """PostgreSQL's text has no NUL; such a job must not harm the others of its batch."""
+        for n, job in enumerate(self._jobs):
+            for field, said in (("type", job.spec.type), ("idempotency_key", job.spec.key)):
+                if said and "\0" in said:
+                    error = InvalidArgument(field, "must not contain a NUL character")
+                    self.results[n] = SubmitResult.refused(error)
 
     async def _submit(self, db: Any, places: list[int]) -> None:
         plain = [n for n in places if self._jobs[n].spec.key is None]
