@@ -10,7 +10,7 @@ import pytest
 from jobqueue.core.job import Queue
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim
-from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.statements import SQL, array
 from jobqueue.stores.postgres.store import PostgresStore
 from tests.stores.driver import accept, new, spec, worker
 
@@ -34,8 +34,8 @@ async def submit_in(connection) -> str:
     """Submit in a transaction that the test commits when it likes."""
     (job,) = new(spec())
     await connection.fetch(
-        SQL["submit"], ["q"], None, ["q"], [job.id], [""], [b"x"], [None], [0], [None], [None],
-        [None], [None], [None],
+        SQL["submit"], ["q"], None, ["q"], array([job.id]), [""], [b"x"], [None], [0], [None],
+        [None], [None], [None], [None], "",
     )  # fmt: skip
     return job.id
 

@@ -40,13 +40,8 @@ FIXED_PLANS: Mapping[str, str] = {
     "enable_bitmapscan": "off",
     "max_parallel_workers_per_gather": "0",
 }
-# Filters differ widely: what is right for one value reads the whole table for another. They write
-# nothing but words to other servers, which need not wait for the disk.
-READING: Mapping[str, str] = {
-    "jit": "off",
-    "plan_cache_mode": "force_custom_plan",
-    "synchronous_commit": "off",
-}
+# Filters differ widely: what is right for one value reads the whole table for another.
+READING: Mapping[str, str] = {"jit": "off", "plan_cache_mode": "force_custom_plan"}
 
 
 @dataclass(frozen=True, slots=True)
