@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import subprocess
@@ -17,6 +18,31 @@ import pytest
 from tests.cli import processes
 from tests.cli.layouts import LAYOUTS, Running, named
 from tests.services.plugin import run_of
+from tests.services.run import Run
+
+# Two servers that lose patience soon and hand out three jobs at a time, without any worker yet.
+_HASTY = {
+    "worker.heartbeat_interval": 0.3,
+    "worker.heartbeat_timeout": 4,
+    "scheduler.assignment_timeout": 4,
+    "redis.timeout": 2,
+    "scheduler.batch_size": 3,
+    "scheduler.leader_ttl": 1,
+}
+
+
+@contextlib.contextmanager
+def hasty(run: Run, folder: Path) -> Iterator[Running]:
+    options = [part for name, value in _HASTY.items() for part in ("--set", f"{name}={value}")]
+    with LAYOUTS["replicated"](run, folder, *options, pool=False) as running:
+        yield running
+
+
+_LAYOUTS = {**LAYOUTS, "hasty": hasty}
+ON_TWO_SERVERS = pytest.mark.parametrize("layout", named("replicated"), indirect=True)
+ON_TWO_HASTY_SERVERS = pytest.mark.parametrize(
+    "layout", [pytest.param("hasty", marks=pytest.mark.integration)], indirect=True
+)
 
 
 @pytest.fixture(scope="session", params=named(*LAYOUTS))
@@ -25,7 +51,7 @@ def layout(
 ) -> Iterator[Running]:
     """Each layout, started once; tests leave it as they found it."""
     folder = tmp_path_factory.mktemp("layout")
-    with LAYOUTS[request.param](run_of(request.config), folder) as running:
+    with _LAYOUTS[request.param](run_of(request.config), folder) as running:
         yield running
 
 
@@ -81,7 +107,7 @@ def queue(ctl: Ctl) -> str:
 
 
 APP = """
-import asyncio, os
+import asyncio, os, time
 from jobqueue import Context, JobQueue
 
 app = JobQueue("memory://")
@@ -98,6 +124,12 @@ async def work(ctx: Context, seconds: float = 0.0) -> str:
     note(ctx)
     await asyncio.sleep(seconds)
     return "attempt %d" % ctx.attempt
+
+
+@app.task
+async def block(ctx: Context, seconds: float) -> None:
+    note(ctx)
+    time.sleep(seconds)  # on the loop: nothing else can begin
 
 
 @app.task
@@ -134,6 +166,3 @@ class Workshop:
 @pytest.fixture
 def workshop(layout: Running, tmp_path: Path) -> Workshop:
     return Workshop(layout, tmp_path)
-
-
-ON_TWO_SERVERS = pytest.mark.parametrize("layout", named("replicated"), indirect=True)
