@@ -13,26 +13,18 @@ import pytest
 from jobqueue.cli import ctl as program
 from jobqueue.cli import session
 from jobqueue.cli.program import new_loop
-from tests.cli import processes
+from tests.cli.layouts import LAYOUTS, Running, named
+from tests.services.plugin import run_of
 
 
-@dataclass(frozen=True)
-class Running:
-    """A server that is ready."""
-
-    service: processes.Service
-    http: str
-    grpc: str
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A jq-server with its built-in pool and an SQLite file, shared by a file's tests."""
+@pytest.fixture(scope="module", params=named("embedded", "replicated"))
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """A jq-server with its built-in pool, or two with a jq-worker; shared by a file's tests."""
     folder = tmp_path_factory.mktemp("server")
-    with processes.server(folder, "--set", "queue.retry_profile=scheduler") as service:
-        ready = service.line("ready")
-        yield Running(service, ready["http"], ready["grpc"])
-        assert service.stop() == 0
+    with LAYOUTS[request.param](run_of(request.config), folder) as running:
+        yield running
 
 
 @dataclass

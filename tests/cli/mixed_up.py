@@ -6,6 +6,7 @@ apart from what the servers do with PostgreSQL.
 
 from __future__ import annotations
 
+import socket
 import sys
 from urllib.parse import quote
 
@@ -35,7 +36,19 @@ def mixed(plan: Plan) -> Layout:
     )
 
 
+thieves: list[socket.socket] = []
+
+
+def stolen(plan: Plan) -> Layout:
+    """As embedded, but the first time somebody takes the port before the server does."""
+    layout = LAYOUTS["embedded"](plan)
+    if not thieves:
+        thieves.append(socket.create_server(("127.0.0.1", layout.processes[0].ports[1])))
+    return layout
+
+
 LAYOUTS["mixed"] = mixed
+LAYOUTS["stolen"] = stolen
 
 if __name__ == "__main__":
     sys.exit(ctl.run())

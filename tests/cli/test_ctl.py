@@ -391,20 +391,23 @@ def test_the_built_in_pool_is_listed(ctl, server):
 
 @pytest.mark.req("jq:FR-042")
 def test_status_sums_up_the_system(ctl, server):
-    answer = ctl(server.grpc, "status")
+    grpc = server.grpc
+    answer = ctl(grpc, "status")
     assert answer.status == 0
     lines = dict(
         re.split(r": +", line, maxsplit=1) for line in answer.out.splitlines() if ": " in line
     )
     assert lines["Server"] == "ok"
-    assert lines["Address"] == f"grpc://{server.grpc}"
-    assert lines["DB"].startswith("ok (sqlite, durable")
-    assert (lines["Redis"], lines["Kafka"]) == ("not configured", "not configured")
+    assert lines["Address"] == f"grpc://{grpc}"
+    store, redis = ("postgresql", "ok") if server.redis_url else ("sqlite", "not configured")
+    assert lines["DB"].startswith(f"ok ({store}, durable")
+    assert lines["Redis"].startswith(redis)
+    assert lines["Kafka"] == "not configured"
     assert lines["Active workers"].startswith("1 ")
     assert re.search(r"^default +active +\d+", answer.out, re.MULTILINE)
-    document = ctl(server.grpc, "status", "--output", "json").json
+    document = ctl(grpc, "status", "--output", "json").json
     assert document["ok"] is True
-    assert document["server"] == {"url": f"grpc://{server.grpc}", "reachable": True}
+    assert document["server"] == {"url": f"grpc://{grpc}", "reachable": True}
     assert document["connectivity"]["kafka"] == "not configured"
     assert document["active_workers"] == 1
     assert "default" in [queue["name"] for queue in document["queues"]]

@@ -16,6 +16,7 @@ from tests.cli import processes
 from tests.test_metrics import NAMES
 
 SECRET = "correct-horse"
+one_server = pytest.mark.parametrize("server", ["embedded"], indirect=True)
 
 
 def fetch(url: str) -> tuple[int, str]:
@@ -46,6 +47,7 @@ def test_it_starts_answers_and_logs_only_json(tmp_path, ctl):
         assert {"timestamp", "level", "service", "message"} <= set(line)
 
 
+@one_server
 @pytest.mark.req("jq:AC-6", "jq:FR-040")
 def test_metrics_count_what_happened(server, ctl):
     ctl(server.grpc, "job", "submit", "default", "1", "--wait")
@@ -201,6 +203,7 @@ def test_a_bad_start_says_why(tmp_path, args, status, message):
     assert list(tmp_path.iterdir()) == []
 
 
+@one_server
 def test_a_taken_port_is_an_error(tmp_path, server):
     port = server.http.rpartition(":")[2]
     answer = processes.run(
@@ -233,6 +236,7 @@ def test_a_dry_run_checks_and_starts_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@one_server
 @pytest.mark.req("jq:FR-046")
 def test_a_dry_run_fails_when_something_is_wrong(tmp_path, server):
     (tmp_path / "broken.db").write_bytes(b"this is no database, and it is long enough to tell" * 99)

@@ -18,10 +18,10 @@ import pytest
 
 from jobqueue.cli import ctl as program
 from jobqueue.topology.supervisor import services
-from tests.cli import processes, terminal, ups
+from tests.cli import mixed_up, processes, terminal, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
@@ -51,7 +51,8 @@ def test_up_ps_down(home):
 
     shown = home.ps()
     assert shown["processes"][0]["pid"] == server["pid"]
-    assert shown["processes"][0]["last_line"].startswith("ready: sqlite store")
+    assert shown["processes"][0]["last_line"] in (home.fleet / "logs" / "server.log").read_text()
+    assert shown["processes"][0]["last_line"]
     table = home.ctl("ps").stdout.splitlines()
     assert table[0] == f"embedded in {home.fleet} is up"
     assert table[1].split()[:7] == [
@@ -279,6 +280,17 @@ def test_port_base_pins_the_ports(home):
     answer = home.ctl("up", "embedded", "--port-base", str(base))
     assert answer.returncode == 2
     assert f"--port-base: port {base} is taken" in answer.stderr
+
+
+@pytest.mark.parametrize("args", [(), ("--detach",)])
+def test_a_port_that_is_taken_before_the_server_starts_is_replaced(home, args):
+    with Foreground(home, "stolen", *args, program=mixed_up.__file__) as up:
+        taken = up.line("is somebody else's)")
+        up.line("trying again with other ports", after=taken)
+        up.line("embedded is up", after=taken)
+        assert home.process("server")["health"] == "ok"
+        if not args:
+            assert up.stop() == 0
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def _is_there() -> bool:
 
 
 needs_store = pytest.mark.skipif(not _is_there(), reason="there is no PostgreSQL store yet")
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
@@ -57,7 +57,6 @@ def done_jobs(home: Home, server: str) -> int:
 @needs_store
 @pytest.mark.integration
 @pytest.mark.faults
-@pytest.mark.timeout(180)
 @pytest.mark.req("jq:NFR-023")
 def test_it_works_goes_on_without_a_server_and_comes_back_with_its_jobs(home):
     up = home.up("replicated", "--concurrency", "2")
@@ -133,7 +132,7 @@ def test_the_commands_of_the_page_work(number, open_desk, home):
         env=environment(open_desk) | home.environ,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
     )
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     assert "is up (" in ran.stdout

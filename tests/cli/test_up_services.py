@@ -18,7 +18,12 @@ from tests.cli import mixed_up, processes, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 from tests.services.run import Run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+]
 MIXED = mixed_up.__file__
 SECRET = "hunter2"
 
@@ -135,7 +140,7 @@ def test_interrupted_while_services_start_nothing_stays(home, signals):
         if signals > 1:
             up.line("a second signal kills")
             up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(ups.PATIENCE) == 130
+        assert up.process.wait(ups.PATIENCE) == 130, up.lines
         wait(lambda: not working_in(home.fleet), "nobody works in the folder")
     assert home.json("ps") == {"topologies": []}
     assert not any("Traceback" in line for line in up.lines)
@@ -143,9 +148,15 @@ def test_interrupted_while_services_start_nothing_stays(home, signals):
 
 @pytest.mark.faults
 def test_down_ends_the_services_of_a_killed_background_supervisor(home):
-    env = processes.environment(**home.environ)
-    command = [sys.executable, MIXED, "up", "mixed", "--detach", "--folder", str(home.fleet)]
-    subprocess.run(command, env=env, cwd=home.folder, check=True, timeout=60, capture_output=True)
+    up = subprocess.run(
+        [sys.executable, MIXED, "up", "mixed", "--detach", "--folder", str(home.fleet)],
+        env=processes.environment(**home.environ),
+        cwd=home.folder,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    assert up.returncode == 0, up.stderr
     running = pids(home)
     supervisor = home.ps()["supervisor_pid"]
     os.kill(supervisor, signal.SIGKILL)

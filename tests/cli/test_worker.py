@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.cli import processes
+from tests.cli.layouts import LAYOUTS, named
 from tests.cli.test_server import free_port
+from tests.services.plugin import run_of
 
 APP = """
 import asyncio
@@ -31,14 +33,14 @@ async def slow(seconds: float) -> str:
 """
 
 
-@pytest.fixture(scope="module")
-def grpc(tmp_path_factory):
-    """A server without a pool of its own."""
+@pytest.fixture(scope="module", params=named("embedded", "replicated"))
+def grpc(request, tmp_path_factory):
+    """A server without a pool of its own, or two on one PostgreSQL."""
     folder = tmp_path_factory.mktemp("server")
     options = ("--set", "worker.heartbeat_interval=0.5", "--set", "worker.heartbeat_timeout=2")
-    with processes.server(folder, "--worker-concurrency", "0", *options) as server:
-        yield server.line("ready")["grpc"]
-        assert server.stop() == 0
+    layout = LAYOUTS[request.param]
+    with layout(run_of(request.config), folder, *options, pool=False) as running:
+        yield running.target
 
 
 def worker(cwd, grpc, *args, **extra) -> processes.Service:

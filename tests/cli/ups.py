@@ -20,7 +20,7 @@ from jobqueue.cli import fleet
 from jobqueue.topology.supervisor import identity, state
 from tests.cli import processes
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def wait(done: Callable[[], Any], what: str, timeout: float = PATIENCE) -> Any:
@@ -47,7 +47,7 @@ class Home:
             "XDG_RUNTIME_DIR": str(folder / "run"),
         }
 
-    def ctl(self, *args: str, timeout: float = 60.0, **extra: str):
+    def ctl(self, *args: str, timeout: float = 120.0, **extra: str):
         """Run a jq-ctl command to its end."""
         return processes.run(
             "ctl", *args, cwd=self.folder, timeout=timeout, **(self.environ | extra)
@@ -55,7 +55,7 @@ class Home:
 
     def json(self, *args: str, **extra: str) -> Any:
         """The document that a command prints."""
-        answer = self.ctl(*args, "-o", "json", timeout=60.0, **extra)
+        answer = self.ctl(*args, "-o", "json", timeout=120.0, **extra)
         assert answer.returncode == 0, answer.stderr
         return json.loads(answer.stdout)
 

@@ -1,66 +1,40 @@
-"""Layouts as a user starts them, and jq-ctl as a user calls it.
-
-A layout is a context manager that starts its programs in a folder and gives the address that
-`jq-ctl --server` takes. The tests here run on each of `LAYOUTS`: another one joins by its line.
-"""
+"""Layouts as a user starts them (tests/cli/layouts.py), and jq-ctl as a user calls it."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli import processes
+from tests.cli.layouts import LAYOUTS, Running, named
+from tests.services.plugin import run_of
 
 
-@contextlib.contextmanager
-def embedded(folder: Path) -> Iterator[str]:
-    """One server with its built-in workers on an SQLite file."""
-    with processes.server(folder, "--set", "queue.retry_profile=scheduler") as server:
-        yield server.line("ready")["grpc"]
-        assert server.stop() == 0
-
-
-@contextlib.contextmanager
-def embedded_with_a_worker(folder: Path) -> Iterator[str]:
-    """A server without workers of its own, and a jq-worker."""
-    options = ("--worker-concurrency", "0", "--set", "queue.retry_profile=scheduler")
-    with processes.server(folder, *options) as server:
-        grpc = server.line("ready")["grpc"]
-        arguments = ("--server", grpc, "--queues", "default", "--metrics-port", "0")
-        with processes.Service("worker", *arguments, cwd=folder) as worker:
-            worker.line("ready")
-            yield grpc
-            assert worker.stop() == 0
-        assert server.stop() == 0
-
-
-LAYOUTS = {
-    "embedded": embedded,
-    "embedded-worker": embedded_with_a_worker,
-}
-
-
-@pytest.fixture(scope="module", params=list(LAYOUTS))
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    with LAYOUTS[request.param](tmp_path_factory.mktemp("layout")) as address:
-        yield address
+@pytest.fixture(scope="session", params=named(*LAYOUTS))
+def layout(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """Each layout, started once; tests leave it as they found it."""
+    folder = tmp_path_factory.mktemp("layout")
+    with LAYOUTS[request.param](run_of(request.config), folder) as running:
+        yield running
 
 
 class Ctl:
-    """The program jq-ctl, run for each call."""
+    """The program jq-ctl, run for each call: at one server after the other."""
 
-    def __init__(self, server: str, folder: Path) -> None:
-        self._server = server
+    def __init__(self, servers: list[str], folder: Path) -> None:
+        self._turns = itertools.cycle(servers)
         self._folder = folder
 
     def __call__(self, *args: str) -> subprocess.CompletedProcess[str]:
-        arguments = ("--server", self._server, *args)
+        arguments = ("--server", next(self._turns), *args)
         done: subprocess.CompletedProcess[str] = processes.run("ctl", *arguments, cwd=self._folder)
         return done
 
@@ -74,5 +48,5 @@ class Ctl:
 
 
 @pytest.fixture
-def ctl(server: str, tmp_path: Path) -> Callable[..., Any]:
-    return Ctl(server, tmp_path)
+def ctl(layout: Running, tmp_path: Path) -> Ctl:
+    return Ctl(layout.targets, tmp_path)

@@ -33,3 +33,10 @@ async def first_attempt_hangs(number: int, ctx: Context) -> int:
     if ctx.attempt == 1:
         await asyncio.sleep(3)
     return ctx.attempt
+
+
+@app.task(name="half-a-second")
+async def half_a_second(number: int, ctx: Context) -> int:
+    note(ctx)
+    await asyncio.sleep(0.5)
+    return number

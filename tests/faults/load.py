@@ -72,3 +72,31 @@ async def settled(site: Site, seconds: float) -> None:
                 if not sum(depth.get(s.name, 0) for s in State if s not in (4, 6)):
                     return
                 await asyncio.sleep(0.1)
+
+
+async def flows(site: Site, count: int = 50, seconds: float = 40) -> set[str]:
+    """Submit jobs now and wait until each is DONE: the system works, whatever happened before."""
+    spec = JobSpec(payload=b'{"number": 0}', type="short", priority=9)
+    backend = GrpcBackend(site.target, timeout=5)
+    accepted: list[str] = []
+    try:
+        async with asyncio.timeout(seconds):
+            while len(accepted) < count:
+                try:
+                    results = await backend.submit([spec] * (count - len(accepted)))
+                except JobQueueError:
+                    await asyncio.sleep(0.05)
+                    continue
+                accepted += [r.job_id for r in results if r.status is SubmitStatus.ACCEPTED]
+            for job_id in accepted:
+                while True:
+                    try:
+                        job = await backend.wait(job_id, 5)
+                    except JobQueueError:
+                        await asyncio.sleep(0.05)
+                        continue
+                    if job.state is State.DONE:
+                        break
+    finally:
+        await backend.stop()
+    return set(accepted)

@@ -88,14 +88,15 @@ class Site:
                 await asyncio.sleep(0.05)
         raise AssertionError(f"jq-server is not ready:\n{self.log_tail()}")
 
-    async def worker(self, worker_id: str) -> asyncio.subprocess.Process:
+    async def worker(self, worker_id: str, **settings: str) -> asyncio.subprocess.Process:
         return await self.start(
             "jobqueue.cli.worker",
             settings={
                 "JQ_WORKER_ID": worker_id,
                 "JQ_WORKER_SERVER": self.target,
                 "JQ_WORKER_METRICS_PORT": "0",
-            },
+            }
+            | settings,
         )
 
     async def kill(self, process: asyncio.subprocess.Process) -> None:

@@ -74,6 +74,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # Fixtures.
 
 
+def run_of(config: pytest.Config) -> Run:
+    """For fixtures of a wider scope than a test: those that use them are marked by hand."""
+    return config.stash[_run]
+
+
 @pytest.fixture
 def services(request: pytest.FixtureRequest) -> Run:
     if not request.node.get_closest_marker("integration"):

@@ -16,13 +16,15 @@ from jobqueue.cli.session import OutputOption, session
 from jobqueue.cli.setting_flags import SetOption, parse_sets
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.topology.layouts import LAYOUTS
+from jobqueue.topology.layouts.layout import Layout
 from jobqueue.topology.layouts.plan import Plan
 from jobqueue.topology.layouts.ports import Ports
 from jobqueue.topology.supervisor import background, folders, services, state
 from jobqueue.topology.supervisor.keeper import Restarts
 from jobqueue.topology.supervisor.running import Ending
-from jobqueue.topology.supervisor.supervisor import Supervisor
+from jobqueue.topology.supervisor.supervisor import PortTaken, Supervisor
 
+_PORT_TRIES = 3
 EXAMPLES = examples(
     "jq-ctl up embedded",
     "jq-ctl up replicated --servers 2 --workers 4 --app tasks:app",
@@ -117,35 +119,45 @@ def up(
     flags = {path: value for path, value in said.items() if value is not None}
     loaded = config.load(config_file, os.environ, flags)
     home = (folder or folders.default_folder(os.environ, topology)).resolve()
-    layout = wiring(
-        Plan(
-            folder=home,
-            settings=loaded.settings,
-            ports=Ports(port_base),
-            flags=flags,
-            config_file=config_file.absolute() if config_file else None,
-            servers=servers,
-            workers=workers,
-            postgres=postgres,
-            redis=redis,
-        )
+    plan = Plan(
+        folder=home,
+        settings=loaded.settings,
+        ports=Ports(port_base),
+        flags=flags,
+        config_file=config_file.absolute() if config_file else None,
+        servers=servers,
+        workers=workers,
+        postgres=postgres,
+        redis=redis,
     )
+    layout = wiring(plan)
     services.check(layout.services)
-    claim = folders.Claim(home)
-    state.refuse_orphans(home)
     for warning in loaded.warnings:
         note(f"warning: {warning}")
     restarts = Restarts(allowed=not no_restart)
-    if detach_:
-        said_to = _nobody if chosen.json else note
+    for tries_left in reversed(range(1 if port_base else _PORT_TRIES)):
+        try:
+            return _run(layout, home, restarts, detached=detach_, as_json=chosen.json)
+        except PortTaken as error:
+            if not tries_left:
+                raise
+            note(f"warning: {error.message}\ntrying again with other ports")
+            layout = wiring(plan)
+
+
+def _run(layout: Layout, home: Path, restarts: Restarts, *, detached: bool, as_json: bool) -> None:
+    claim = folders.Claim(home)
+    state.refuse_orphans(home)
+    if detached:
+        said_to = _nobody if as_json else note
         found = background.launch(layout, claim, os.environ, restarts, on_line=said_to)
-        if chosen.json:
+        if as_json:
             print_json(fleet.state_document(found))
         else:
             fleet_view.print_welcome(found)
         return
     supervisor = Supervisor(layout, claim, os.environ, restarts=restarts)
-    if run_async(fleet_view.watch(supervisor, as_json=chosen.json)) is not Ending.STOPPED:
+    if run_async(fleet_view.watch(supervisor, as_json=as_json)) is not Ending.STOPPED:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 

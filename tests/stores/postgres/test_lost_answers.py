@@ -169,15 +169,14 @@ async def test_what_cannot_be_found_out_is_said_to_be_unknown(cuttable, proxy, n
     await cuttable.create_queue(Queue(name="empty"))
     seq, lease, job_id = await held_one(cuttable)
     await cuttable.apply([Transition.succeeded(seq, lease, None, 0.5)])
+    call = {
+        "create queue": lambda: cuttable.create_queue(Queue(name="new")),
+        "delete queue": lambda: cuttable.delete_queue("empty"),
+        "delete job": lambda: cuttable.delete_job(job_id),
+    }[name]
     proxy.arm(Cut.AFTER, 1)
     with pytest.raises(OutcomeUnknown):
-        match name:
-            case "create queue":
-                await cuttable.create_queue(Queue(name="new"))
-            case "delete queue":
-                await cuttable.delete_queue("empty")
-            case _:
-                await cuttable.delete_job(job_id)
+        await call()
     assert proxy.cuts == 1
 
 

@@ -40,8 +40,8 @@ FIXED_PLANS: Mapping[str, str] = {
     "enable_bitmapscan": "off",
     "max_parallel_workers_per_gather": "0",
 }
-# They write nothing but words to other servers, which need not wait for the disk.
-READING: Mapping[str, str] = {"jit": "off", "synchronous_commit": "off"}
+# Filters differ widely: what is right for one value reads the whole table for another.
+READING: Mapping[str, str] = {"jit": "off", "plan_cache_mode": "force_custom_plan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +118,22 @@ class Connections:
             self._free.release()
 
     async def _take(self, deadline: float) -> Connection:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.raw.is_closed():
-                return connection
         pause = _FIRST_PAUSE
         while True:
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.raw.is_closed():
+                    return connection
             if self._closed:
                 raise Unavailable("PostgreSQL: the store is closed")
             try:
                 return await connect(self._dsn, self._settings)
-            except REFUSED as error:
-                raise unavailable(error) from error
-            except LOST as error:
+            except (*LOST, asyncpg.TooManyConnectionsError) as error:
+                # Of too many, one may be ours, and idle in a moment.
                 if time.monotonic() + pause > deadline:
                     raise unavailable(error) from error
+            except REFUSED as error:
+                raise unavailable(error) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -18,7 +18,7 @@ from typing import Any
 import asyncpg
 
 from jobqueue.core.errors import Conflict
-from jobqueue.stores.postgres.trouble import LOST, REFUSED, unavailable
+from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _LOCK = 0x6A71_6D69_6772  # "jqmigr"
@@ -27,7 +27,7 @@ _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
 _TRIES = 5
 
 _HISTORY = """
-CREATE TABLE IF NOT EXISTS schema_history (
+CREATE TABLE schema_history (
     version      int PRIMARY KEY,
     name         text NOT NULL,
     checksum     text NOT NULL,
@@ -78,7 +78,7 @@ async def migrate(dsn: str) -> int:
         raise unavailable(error) from error
     try:
         return await bring_up(connection, migrations())
-    except (*LOST, *REFUSED) as error:
+    except (*LOST, *REFUSED, *UNDONE) as error:
         raise unavailable(error) from error
     finally:
         await connection.close()
@@ -89,7 +89,8 @@ async def bring_up(connection: Any, known: list[Migration]) -> int:
     await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
     try:
         await connection.execute("SET client_min_messages = warning")
-        await connection.execute(_HISTORY)
+        if await connection.fetchval("SELECT to_regclass('schema_history')") is None:
+            await connection.execute(_HISTORY)  # who may use tables need not be let create them
         rows = await connection.fetch(
             "SELECT version, name, checksum, oldest FROM schema_history ORDER BY version"
         )

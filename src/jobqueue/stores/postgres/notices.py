@@ -14,11 +14,13 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import asyncpg
+
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.store import Change
 from jobqueue.stores.postgres.connections import READING, connect
 from jobqueue.stores.postgres.heads import NOTHING_NEW, Head
-from jobqueue.stores.postgres.trouble import LOST, REFUSED
+from jobqueue.stores.postgres.trouble import LOST
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 CHANNEL = "jobqueue"
@@ -117,12 +119,10 @@ class Listener:
                     pause = _FIRST_RETRY
                     # Whatever was said while nobody listened.
                     self._heard(Change.WORK | Change.ENDED | Change.CONTROL, None)
-                    while not connection.raw.is_closed():
-                        await asyncio.sleep(_KEEPALIVE)
-                        await connection.raw.fetchval("SELECT 1", timeout=_KEEPALIVE)
+                    await _stay(connection.raw)
                 finally:
                     connection.raw.terminate()
-            except (*LOST, *REFUSED) as error:
+            except (*LOST, asyncpg.PostgresError) as error:
                 _log.debug("the listening connection was lost: %s", error)
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_RETRY)
@@ -142,6 +142,18 @@ class Listener:
             return
         if name != self._name:
             self._heard(change, heads)
+
+
+async def _stay(raw: Any) -> None:
+    """Until the connection is lost. A line that went dead without a word fails the question."""
+    lost = asyncio.Event()
+    raw.add_termination_listener(lambda _: lost.set())
+    while not raw.is_closed():
+        try:
+            async with asyncio.timeout(_KEEPALIVE):
+                await lost.wait()
+        except TimeoutError:
+            await raw.fetchval("SELECT 1", timeout=_KEEPALIVE)
 
 
 def returned(heads: set[Head]) -> dict[Head, int]:

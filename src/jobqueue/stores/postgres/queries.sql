@@ -510,8 +510,10 @@ SELECT queue, -count(*) FILTER (WHERE state = 4), -count(*) FILTER (WHERE state 
 FROM e GROUP BY queue
 
 -- name: old_done
-SELECT seq FROM job_ended WHERE state = 4 AND completed_at < $1::float8 LIMIT $2
-FOR UPDATE SKIP LOCKED
+-- $1 is a time by the caller's clock, which shows $3 now (NULL: it is ours).
+SELECT seq FROM job_ended WHERE state = 4 AND completed_at < (
+    SELECT $1::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
+ORDER BY completed_at LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.
@@ -643,6 +645,10 @@ SELECT current_setting('fsync') = 'on', current_setting('synchronous_commit'),
 
 -- name: instance
 SELECT id FROM instance
+
+-- name: touch
+-- Changes nothing, by a write that has to reach the disk before it is answered.
+UPDATE instance SET id = id
 
 -- name: dispel
 -- A backend whose client has lost it may still be at work; after this it is not.

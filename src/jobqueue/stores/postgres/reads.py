@@ -47,6 +47,14 @@ async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:
     """A page, newest first. Jobs in a named state are looked up from its side."""
     if not wanted.states:
         return await _select(db, _JOBS, "r", wanted, "")
+    if len(wanted.states) == 1:
+        return await _list_states(db, wanted)
+    # In one snapshot: a job that moves meanwhile is shown once.
+    async with db.transaction(isolation="repeatable_read", readonly=True):
+        return await _list_states(db, wanted)
+
+
+async def _list_states(db: Any, wanted: JobFilter) -> list[Job]:
     jobs: list[Job] = []
     live = [int(state) for state in wanted.states if state not in TERMINAL]
     if live:
@@ -61,6 +69,8 @@ async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:
 
 
 async def _select(db: Any, source: str, side: str, wanted: JobFilter, condition: str) -> list[Job]:
+    if "\0" in f"{wanted.queue}{wanted.type}":
+        return []  # PostgreSQL's text has no NUL, so nothing is called that
     conditions: list[str] = [condition] if condition else []
     values: list[object] = []
     if wanted.queue is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -60,7 +61,8 @@ from jobqueue.stores.postgres.submitting import Slot, Submitting, fit
 
 T = TypeVar("T")
 _log = logging.getLogger("jobqueue.stores.postgres")
-_KEYS_PER_SWEEP = 1_000
+_CHORES_EVERY = 1.0  # seconds; expired keys and differences are in nobody's way
+_KEYS_AT_ONCE = 10_000
 _FOLD_EVERY = 500  # writes of this process
 _PATIENCE = 5.0  # how long a call waits for a server that is away
 _CLAIM_CONNECTIONS = 2
@@ -113,6 +115,7 @@ class PostgresStore:
         self._node = new_lease()
         self._heard: list[Callable[[Change], None]] = []
         self._writes_since_fold = 0
+        self._chores_at = 0.0
         self._opened = False
         self.durable = True
 
@@ -224,13 +227,13 @@ class PostgresStore:
         async def send(db: Any) -> None:
             await db.execute("SELECT pg_notify('jobqueue', $1)", word)
 
-        await self._runner.read(self._reading, "notify", send)
+        await self._runner.read(self._dispatching, "notify", send)
 
     async def ping(self) -> None:
         """Prove that a commit reaches the disk."""
 
         async def work(db: Any) -> None:
-            await db.fetchval("SELECT pg_current_xact_id()")
+            await db.execute(SQL["touch"])
 
         await self._runner.write(self._writing, "ping", work, again=work)
 
@@ -240,6 +243,10 @@ class PostgresStore:
 
     def _now(self) -> float | None:
         return None if self._clock is None else self._clock.now()
+
+    def _here(self) -> float | None:
+        """What this machine's clock shows, where the store's is another one."""
+        return time.time() if self._clock is None else None
 
     async def _read(self, name: str, work: Work[T]) -> T:
         self._check_open()
@@ -351,15 +358,12 @@ class PostgresStore:
             for head in batch.came_back:
                 self._heads.lower(head)
             change |= Change.WORK
-        for outcome in outcomes:
-            if outcome.state in TERMINAL and outcome.refusal is None:
-                change |= Change.ENDED
-                break
-        if any(
-            outcome.lease is not None and asked.move not in REPORTABLE
-            for outcome, asked in zip(outcomes, transitions, strict=True)
-        ):
-            change |= Change.CONTROL  # the worker may be connected to another server
+        for asked, outcome in zip(transitions, outcomes, strict=True):
+            if outcome.refusal is None:
+                if outcome.state in TERMINAL:
+                    change |= Change.ENDED
+                if outcome.lease is not None and _by_others(asked):
+                    change |= Change.CONTROL
         if change:
             self._speaker.say(change, returned(batch.came_back))
         self._wrote()
@@ -415,6 +419,8 @@ class PostgresStore:
         next_at = (
             at if len(rows) >= limit else min((t for t in times if t is not None), default=None)
         )
+        if next_at is not None and (here := self._here()) is not None:
+            next_at += here - at  # the caller sleeps by the clock of this machine
         return Overdue(found[:limit], promoted, next_at)
 
     async def _promote(self, limit: int) -> int:
@@ -423,7 +429,11 @@ class PostgresStore:
         async def work(db: Any) -> Any:
             return await db.fetch(SQL["promote"], now, limit)
 
-        rows = await self._write("promote", work, again=work)
+        async def again(db: Any) -> Any:
+            self._heads.forget()  # where the ones were whose answer was lost
+            return await work(db)
+
+        rows = await self._write("promote", work, again=again)
         heads = {(queue, rank) for queue, rank in rows}
         for head in heads:
             self._heads.lower(head)
@@ -432,10 +442,13 @@ class PostgresStore:
         return len(rows)
 
     async def _do_chores(self) -> None:
+        if time.monotonic() < self._chores_at:
+            return
+        self._chores_at = time.monotonic() + _CHORES_EVERY
         now = self._now()
 
         async def work(db: Any) -> None:
-            await db.execute(SQL["expire_keys"], now, _KEYS_PER_SWEEP)
+            await db.execute(SQL["expire_keys"], now, _KEYS_AT_ONCE)
             if self._writes_since_fold >= _FOLD_EVERY:
                 self._writes_since_fold = 0
                 await db.execute(SQL["fold"])
@@ -492,7 +505,7 @@ class PostgresStore:
         async def work(db: Any) -> int:
             async with db.transaction():
                 await self._check_term(db, term)
-                rows = await db.fetch(SQL["old_done"], completed_before, limit)
+                rows = await db.fetch(SQL["old_done"], completed_before, limit, self._here())
                 if rows:
                     await self._remove(db, [row[0] for row in rows])
                 return len(rows)
@@ -643,6 +656,7 @@ class PostgresStore:
                 for lease in begun
                 if (one := standing.get(lease)) is not None and one.state is State.ASSIGNED
             ]
+            late.sort(key=lambda one: one.seq)  # as everybody who locks several
             if late:
                 await db.execute(
                     SQL["postpone"],
@@ -713,6 +727,11 @@ class PostgresStore:
             return await db.fetchval(SQL["forget_worker"], worker_id) is not None
 
         return await self._write("forget_worker", work, again=_or_gone(work, worker_id))
+
+
+def _by_others(asked: Transition) -> bool:
+    """Whether a move that ends a lease may come as news to the worker that holds it."""
+    return asked.move not in REPORTABLE or asked.version is not None
 
 
 def _or_gone(remove: Work[bool], worker_id: str) -> Work[bool]:

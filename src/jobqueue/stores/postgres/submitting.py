@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from jobqueue.core.errors import JobQueueError, NotFound, QueueFull
+from jobqueue.core.errors import InvalidArgument, JobQueueError, NotFound, QueueFull
 from jobqueue.core.job import NO_LABELS, Assignment, NewJob, SubmitResult
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.stores.postgres.heads import Heads
@@ -69,6 +69,7 @@ class Submitting:
         self.assigned: list[Assignment] = []
         self.results: list[SubmitResult | None] = [None] * len(jobs)
         self._draft: dict[int, SubmitResult] = {}  # of a transaction that may yet fail
+        self._refuse_nul()
         self.written: dict[tuple[int, int], int] = {}  # the first number by queue and rank
 
     async def run(self, db: Any) -> None:
@@ -103,6 +104,14 @@ class Submitting:
 
     def _open(self) -> list[int]:
         return [n for n, result in enumerate(self.results) if result is None]
+
+    def _refuse_nul(self) -> None:
+        """PostgreSQL's text has no NUL; such a job must not harm the others of its batch."""
+        for n, job in enumerate(self._jobs):
+            for field, text in (("type", job.spec.type), ("idempotency_key", job.spec.key)):
+                if text and "\0" in text:
+                    error = InvalidArgument(field, "must not contain a NUL character")
+                    self.results[n] = SubmitResult.refused(error)
 
     async def _submit(self, db: Any, places: list[int]) -> None:
         plain = [n for n in places if self._jobs[n].spec.key is None]

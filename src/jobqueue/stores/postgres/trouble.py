@@ -16,6 +16,8 @@ LOST: tuple[type[BaseException], ...] = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.IdleSessionTimeoutError,
 )
 # The server answered, and undid everything: it can simply be tried again.
 UNDONE: tuple[type[BaseException], ...] = (
@@ -23,6 +25,7 @@ UNDONE: tuple[type[BaseException], ...] = (
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,
+    asyncpg.InvalidCachedStatementError,  # a newer version's migration came in between
 )
 # It will not get better by trying again at once, but an operator can mend it.
 REFUSED: tuple[type[BaseException], ...] = (

@@ -5,9 +5,29 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+# Not by subprocess's own `user`: that forks, and runs the fork handlers of libraries in the child.
+# Those of gRPC crash there when it is in use.
+_BECOME = """\
+import os, sys
+uid, gid, *command = sys.argv[1:]
+os.setgroups([])
+os.setgid(int(gid))
+os.setuid(int(uid))
+os.execv(command[0], command)
+"""
+
+
+def command_as(account: Account | None, command: Sequence[str]) -> list[str]:
+    """What to run in order to run that command as somebody else; None: as who we are."""
+    if account is None:
+        return list(command)
+    become = [sys.executable, "-I", "-S", "-c", _BECOME, str(account.uid), str(account.gid)]
+    return [*become, *command]
 
 
 @dataclass(frozen=True)

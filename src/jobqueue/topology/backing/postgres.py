@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from jobqueue.topology.backing.account import command_as
 from jobqueue.topology.backing.server import BackingFailed, Ending, NotInstalled, PrivateServer
 
 Mode = Literal["fast", "immediate"]
@@ -108,21 +109,18 @@ class PrivatePostgres(PrivateServer):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         self._give_away(scratch)
-        runs_as = self._account()
+        command = [
+            str(self._programs() / "initdb"),
+            *("-D", str(scratch)),
+            *("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"),
+        ]
         made = subprocess.run(
-            [
-                str(self._programs() / "initdb"),
-                *("-D", str(scratch)),
-                *("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"),
-            ],
+            command_as(self._account(), command),
             cwd=scratch,
             env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            user=runs_as.uid if runs_as else None,
-            group=runs_as.gid if runs_as else None,
-            extra_groups=[] if runs_as else None,
             check=False,
         )
         if made.returncode:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from jobqueue.topology.backing.account import Account
+from jobqueue.topology.backing.account import Account, command_as
 
 POLL = 0.01  # seconds between two looks at a process that starts or ends
 
@@ -30,16 +30,13 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a server in the background."""
     process = subprocess.Popen(
-        command,
+        command_as(runs_as, command),
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # Ctrl-C in a terminal is for us, not for our servers
-        user=runs_as.uid if runs_as else None,
-        group=runs_as.gid if runs_as else None,
-        extra_groups=[] if runs_as else None,
         umask=0o077,
     )
     _children[process.pid] = process

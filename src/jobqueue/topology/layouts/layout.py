@@ -34,6 +34,7 @@ class Process:
     probe: Probe
     address: str
     stop_timeout: float
+    ports: tuple[int, ...] = ()  # where it listens
     arguments: tuple[str, ...] = ()
     needs: Mapping[str, str] = field(default_factory=dict)  # variable: the service whose URL it is
 

@@ -48,6 +48,7 @@ def server(
         role="server",
         stage=SERVERS,
         module="jobqueue.cli.server",
+        ports=(http_port, grpc_port),
         arguments=plan.arguments,
         environment={
             **plan.environment(),
@@ -75,6 +76,7 @@ def worker(plan: Plan, name: str, servers: Sequence[str]) -> Process:
         role="worker",
         stage=WORKERS,
         module="jobqueue.cli.worker",
+        ports=(port,),
         arguments=plan.arguments,
         environment={
             **plan.environment(),

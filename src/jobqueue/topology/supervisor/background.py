@@ -17,7 +17,7 @@ from jobqueue.topology.supervisor.detach import Message, Tell, in_background
 from jobqueue.topology.supervisor.keeper import Restarts
 from jobqueue.topology.supervisor.running import supervise
 from jobqueue.topology.supervisor.state import State
-from jobqueue.topology.supervisor.supervisor import Supervisor
+from jobqueue.topology.supervisor.supervisor import PortTaken, Supervisor
 
 
 def launch(
@@ -49,6 +49,8 @@ def launch(
         raise
     claim.release()
     if "failed" in last:
+        if last["port_taken"]:
+            raise PortTaken(last["failed"])
         error = JobQueueError(last["failed"])
         error.code = Code(last["code"])
         raise error
@@ -77,6 +79,14 @@ async def _run(
     try:
         await supervise(supervisor, lambda: tell({"up": True, "last": True}), lambda: None)
     except JobQueueError as error:
-        tell({"failed": error.message, "code": error.code.value, "last": True})
+        taken = isinstance(error, PortTaken)
+        tell(
+            {
+                "failed": error.message,
+                "code": error.code.value,
+                "port_taken": taken,
+                "last": True,
+            }
+        )
         return 1
     return 0

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import groupby
 
+from jobqueue.core.errors import Unavailable
+from jobqueue.topology.backing import ports
 from jobqueue.topology.layouts.layout import Layout
 from jobqueue.topology.supervisor import folders, identity, services
 from jobqueue.topology.supervisor.guard import Guard
@@ -18,6 +20,10 @@ from jobqueue.topology.supervisor.unit import ProcessUnit, Unit
 
 _READY_WITHIN = 60.0
 _WRITE_EVERY = 1.0
+
+
+class PortTaken(Unavailable):
+    """It did not come up because a port was taken meanwhile; with other ports it may."""
 
 
 class Supervisor:
@@ -101,11 +107,21 @@ class Supervisor:
                     keeper.start()
                     self._write()  # its pid, before anything else can go wrong
                 await asyncio.gather(*(keeper.ready(_READY_WITHIN) for keeper in stage))
+        except Unavailable as error:
+            await self.stop()
+            if stolen := self._stolen():
+                raise PortTaken(f"{error.message}\n(port {stolen} is somebody else's)") from error
+            raise
         except BaseException:
             await self.stop()
             raise
         self.ready = True
         self._changed()
+
+    def _stolen(self) -> int | None:
+        """A port that somebody took between our choice and the start of the process for it."""
+        chosen = (port for process in self.layout.processes for port in process.ports)
+        return next((port for port in chosen if not ports.is_free(port)), None)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop: the file follows what happens."""

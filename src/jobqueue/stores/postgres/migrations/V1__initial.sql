@@ -115,7 +115,9 @@ CREATE TABLE job_ended (
     error        text
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
 CREATE INDEX job_ended_dead ON job_ended (queue, seq) WHERE state = 6;
-CREATE INDEX job_ended_at ON job_ended USING brin (completed_at) WITH (pages_per_range = 32);
+-- For retention, oldest first. Not BRIN: new rows fill the places of those that were removed, and
+-- then every stretch of pages holds old and new ones.
+CREATE INDEX job_ended_done ON job_ended (completed_at) WHERE state = 4;
 
 CREATE TABLE job_event (
     seq        bigint NOT NULL,
