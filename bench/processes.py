@@ -18,6 +18,7 @@ from jobqueue.core.job import Worker, WorkerStatus
 from jobqueue.topology.backing.ports import free_port
 
 PATIENCE = 60.0
+PROFILES = "BENCH_PROFILES"  # a folder: programs run under cProfile, and are slower for it
 _GLANCE = 0.5
 _IDLE = 0.3  # of a core
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -91,8 +92,12 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process of ours; what the caller's environment says about jobqueue is left out."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
+    command = [sys.executable]
+    if PROFILES in os.environ:
+        name = f"{module}-{environment.get('JQ_WORKER_ID', '')}-{time.time_ns()}.prof"
+        command += ["-m", "cProfile", "-o", str(Path(os.environ[PROFILES]) / name)]
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
+        [*command, "-m", module, *arguments],
         cwd=_HERE,
         env={**kept, "JQ_LOG_LEVEL": "warning", "JQ_LOG_FORMAT": "text", **environment},
         stdout=sys.stderr,

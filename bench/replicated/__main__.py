@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import inspect
+import os
+import signal
 import sys
 import tempfile
 import time
@@ -20,6 +22,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from bench.processes import PROFILES
 from bench.replicated import aged, pressure, rates, running, scaling
 from bench.replicated.ground import Ground, ground
 from bench.replicated.sizes import Sizes
@@ -54,6 +57,11 @@ def main() -> int:
     sizes = Sizes(**{field.name: getattr(options, field.name) for field in fields(Sizes)})
     names = options.only or [*SHORT, *(LONG if options.long else ())]
     figures: list[Figure] = []
+    if options.profile:
+        options.profile.mkdir(parents=True, exist_ok=True)
+        os.environ[PROFILES] = str(options.profile.absolute())
+    # Terminated like interrupted: the servers are no children that would end with us.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     with _folder(options.folder) as folder, ground(folder, options.calm) as prepared:
         where = uvloop.run(prepared.conditions())
         try:
@@ -79,6 +87,9 @@ def _options() -> argparse.Namespace:
         "--calm", type=float, default=30.0, metavar="SECONDS",
         help="wait at most so long for an idle machine before each measurement (%(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--profile", type=Path, metavar="FOLDER", help="run the programs under cProfile"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
     for one in fields(Sizes):
