@@ -29,7 +29,7 @@ async def drop_others(db) -> None:
     )
 
 
-@pytest.mark.req("jq:NFR-005", "jq:NFR-009")
+@pytest.mark.req("jq:NFR-005")
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 async def test_a_restarted_server_is_found_again_and_nothing_is_lost(own_postgres, mode):
     """Nobody has to do anything: calls that come meanwhile wait for it."""
