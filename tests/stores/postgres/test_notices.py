@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import asyncpg
-import pytest
 
 from jobqueue.core.job import Transition
 from jobqueue.core.store import Change, Claim

@@ -1,4 +1,4 @@
-"""``finish`` and ``start`` decide over a whole batch in SQL: as ``core.decide`` decides over one."""
+"""``finish`` and ``start`` decide over a batch in SQL, as ``core.decide`` decides over one job."""
 
 from __future__ import annotations
 
