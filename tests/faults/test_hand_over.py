@@ -37,7 +37,7 @@ async def submit(backend: GrpcBackend, specs: Sequence[JobSpec]) -> list[str]:
 
 
 async def until(backend: GrpcBackend, job_ids: Sequence[str], state: State) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(50):
         for job_id in job_ids:
             while (await backend.get(job_id)).state is not state:
                 await asyncio.sleep(0.02)
@@ -71,6 +71,13 @@ async def test_a_worker_whose_server_is_killed_keeps_what_it_holds(
     assert sorted(run.job_id for run in site.runs()) == sorted([*jobs, more])
 
 
+async def beat(hand: Hand, lease: int) -> None:
+    """As a worker's heartbeats do."""
+    while True:
+        await asyncio.to_thread(hand.link.pulse, [lease])
+        await asyncio.sleep(0.3)
+
+
 @pytest.mark.req("jq:FR-020", "jq:NFR-006")
 async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_nothing(
     replicated_site_of: SiteOf,
@@ -79,7 +86,7 @@ async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_no
 
     (That a real one behaves after SIGSTOP: test_kill_worker.py.)
     """
-    site = replicated_site_of(**(SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "1"}))
+    site = replicated_site_of(**SETTINGS)
     for number in range(2):
         await site.server(number, **NO_POOL)
     backends = [GrpcBackend(target, timeout=10) for target in site.targets]
@@ -98,6 +105,7 @@ async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_no
         successor = await Hand.connect(backends[1], worker_id="successor", slots=1)
         again = await successor.take()
         assert (again.id, again.attempt) == (job_id, 2)
+        beating = asyncio.create_task(beat(successor, again.lease))
         for ended in (False, True):
             if ended:
                 await successor.succeed(again, b'"second"')
@@ -111,6 +119,8 @@ async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_no
                 assert await successor.link.report([late]) == [False]
                 assert await backends[0].get(job_id) == before
                 assert await backends[1].history(job_id) == history
+        beating.cancel()
+        await asyncio.wait([beating])
         assert before.result == b'"second"'
         assert [event.reason for event in history].count(Reason.WORKER_LOST) == 1
     finally:
