@@ -20,7 +20,7 @@ from tests.history.checker import Evidence, Run, assert_kept
 from tests.stores.driver import new, spec, worker
 
 RULES = Rules(assignment_timeout=1.0)
-KILLS = 60
+KILLS = 40
 BATCH = 12
 
 
