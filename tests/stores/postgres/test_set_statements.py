@@ -50,7 +50,9 @@ async def bring(store: PostgresStore, clock: ManualClock, wish: dict[str, Any]) 
     job = new(spec(timeout=wish["timeout"], ttl=wish["ttl"], delay=delay, max_retries=2))
     await store.submit(job)
     if wish["path"] == "pending":
-        return (await store.get(job[0].id)).seq, 1
+        found = await store.get(job[0].id)
+        assert found is not None
+        return found.seq, 1
     (held,) = await store.claim([Claim(("q",), ["w"])])
     clock.advance(0.5)
     if wish["path"] == "assigned":
