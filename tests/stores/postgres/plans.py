@@ -58,7 +58,7 @@ class Plans:
 
     def hear(self, connection: object, message: Any) -> None:
         _, found, plan = message.message.partition("plan:\n")
-        said = json.loads(plan) if found else {"Query Text": _OF_THE_LIBRARY}
+        said: dict[str, Any] = json.loads(plan) if found else {"Query Text": _OF_THE_LIBRARY}
         if _OF_THE_LIBRARY not in said["Query Text"]:
             self.seen.append(Plan(said["Query Text"], said["Plan"]))
 

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
-from jobqueue.core.job import Queue, SubmitStatus, Transition
+from jobqueue.core.job import Job, Queue, SubmitStatus, Transition
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.store import Claim, JobFilter, Rules
 from jobqueue.stores.postgres.store import PostgresStore
@@ -85,7 +85,7 @@ class Replica:
                 outcomes = (await self.store.apply(reports)).outcomes
                 for asked, outcome in zip(reports, outcomes, strict=True):
                     if outcome.applied and outcome.state is State.DONE:
-                        one = by_lease[asked.lease]
+                        one = by_lease[asked.lease or 0]
                         self._seen.confirmed.append(Run(one.id, one.attempt))
                 reports = []
         return len(held)
@@ -152,7 +152,7 @@ async def test_killed_connections_cost_no_job_and_tell_no_lie(postgres_dsn, seed
     while page := await store.events_after(position, 2_000):
         events += [event for _, event in page]
         position = page[-1][0]
-    jobs = {}
+    jobs: dict[str, Job] = {}
     before = None
     while found := await store.list_jobs(JobFilter(before_seq=before, limit=1_000)):
         jobs |= {job.id: job for job in found}
