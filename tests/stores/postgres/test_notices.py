@@ -74,7 +74,7 @@ async def test_a_listener_that_is_killed_comes_back_and_looks(open_store, db):
         back = {row[0] for row in await db.fetch(LISTENERS)}
         return len(back) == 2 and not back & killed
 
-    await until(both_are_back, 3.0)
+    await until(both_are_back, 4.5)
     await ears.hear(Change.WORK | Change.ENDED | Change.CONTROL)
     ears.changes.clear()
     await accept(one)
@@ -93,7 +93,7 @@ async def test_a_job_nobody_was_told_of_is_found_by_a_look(open_store, postgres_
         found.extend(got.id for got in await two.claim([Claim(("q",), ["w"])]))
         return bool(found)
 
-    await until(found_it, 2.0)
+    await until(found_it)
     assert found == [job_id]
 
 

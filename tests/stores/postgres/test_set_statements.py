@@ -16,7 +16,7 @@ from jobqueue.core.decide import decide
 from jobqueue.core.job import Outcome, Queue, Refusal, Transition
 from jobqueue.core.lifecycle import TERMINAL, Move, State
 from jobqueue.core.retry import PROFILES
-from jobqueue.core.store import Claim, Rules
+from jobqueue.core.store import Claim, JobFilter, Rules
 from jobqueue.stores.postgres.applying import _Row
 from jobqueue.stores.postgres.statements import REASONS, SQL, STATES
 from jobqueue.stores.postgres.store import PostgresStore
@@ -50,8 +50,7 @@ async def bring(store: PostgresStore, clock: ManualClock, wish: dict[str, Any]) 
     job = new(spec(timeout=wish["timeout"], ttl=wish["ttl"], delay=delay, max_retries=2))
     await store.submit(job)
     if wish["path"] == "pending":
-        found = await store.get(job[0].id)
-        assert found is not None
+        (found,) = [one for one in await store.list_jobs(JobFilter()) if one.id == job[0].id]
         return found.seq, 1
     (held,) = await store.claim([Claim(("q",), ["w"])])
     clock.advance(0.5)

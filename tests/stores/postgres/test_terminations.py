@@ -85,8 +85,7 @@ class Replica:
                 outcomes = (await self.store.apply(reports)).outcomes
                 for asked, outcome in zip(reports, outcomes, strict=True):
                     if outcome.applied and outcome.state is State.DONE:
-                        assert asked.lease is not None
-                        one = by_lease[asked.lease]
+                        one = by_lease[asked.lease or 0]
                         self._seen.confirmed.append(Run(one.id, one.attempt))
                 reports = []
         return len(held)

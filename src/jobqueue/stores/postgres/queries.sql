@@ -113,9 +113,13 @@ FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq JOIN queues AS q ON q.i
 WHERE l.worker = ANY ($1::int[]) AND l.lease = ANY ($2::bigint[])
 
 -- name: homes
--- The queues of a batch that takes the long way; a bounded one admits one batch at a time.
+-- The queues of a batch that takes the long way; the lock keeps them from being deleted.
 SELECT id, name, capacity FROM queues
-WHERE name = ANY($1::text[]) AND NOT deleted ORDER BY id FOR NO KEY UPDATE
+WHERE name = ANY($1::text[]) AND NOT deleted ORDER BY id FOR KEY SHARE
+
+-- name: bounded_homes
+-- A bounded queue admits one batch at a time.
+SELECT id, name, capacity FROM queues WHERE id = ANY($1::int[]) ORDER BY id FOR NO KEY UPDATE
 
 -- name: take_keys
 -- In the order of the keys. An expired key is replaced; one that stands is not returned.

@@ -213,6 +213,10 @@ class Submitting:
         jobs = self._jobs
         names = sorted({jobs[n].spec.queue for n in places})
         homes = {row[1]: row for row in await db.fetch(SQL["homes"], names)}
+        bounded = [row[0] for row in homes.values() if row[2] > 0]
+        if bounded:
+            for row in await db.fetch(SQL["bounded_homes"], bounded):
+                homes[row[1]] = row
         known = []
         for n in places:
             queue = jobs[n].spec.queue
