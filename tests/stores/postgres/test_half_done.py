@@ -35,7 +35,7 @@ async def test_a_clash_in_the_second_part_of_a_submit_repeats_nothing(open_store
     transaction = other.transaction()
     await transaction.start()
     # Plain submits pass this lock, keyed ones wait for it until their time is up.
-    await other.execute("SELECT 1 FROM queues FOR NO KEY UPDATE")
+    await other.execute("LOCK TABLE job_key IN SHARE MODE")
     submit = asyncio.create_task(store.submit(new(spec(b"plain"), spec(b"keyed", key="k"))))
     await until(lambda: waiting(db))
     await until(lambda: not_waiting(db))
@@ -58,7 +58,7 @@ async def test_each_job_of_a_submit_that_fails_half_way_has_its_own_answer(
     other = await asyncpg.connect(postgres_dsn)
     transaction = other.transaction()
     await transaction.start()
-    await other.execute("SELECT 1 FROM queues FOR NO KEY UPDATE")
+    await other.execute("LOCK TABLE job_key IN SHARE MODE")
     plain, keyed = (await store.submit(new(spec(b"plain"), spec(b"keyed", key="k")))).results
     await transaction.rollback()
     await other.close()

@@ -227,7 +227,7 @@ class PostgresStore:
         async def send(db: Any) -> None:
             await db.execute("SELECT pg_notify('jobqueue', $1)", word)
 
-        await self._runner.read(self._dispatching, "notify", send)
+        await self._runner.read(self._reading, "notify", send)
 
     async def ping(self) -> None:
         """Prove that a commit reaches the disk."""
