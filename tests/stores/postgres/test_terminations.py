@@ -109,6 +109,7 @@ async def kill(dsn: str, chance: random.Random) -> None:
     await db.close()
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.req("jq:NFR-005", "jq:NFR-008")
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_killed_connections_cost_no_job_and_tell_no_lie(postgres_dsn, seed):
