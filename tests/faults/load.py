@@ -74,7 +74,7 @@ async def settled(site: Site, seconds: float) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def flows(site: Site, count: int = 50, seconds: float = 40) -> set[str]:
+async def flows(site: Site, count: int = 50, seconds: float = 120) -> set[str]:
     """Submit jobs now and wait until each is DONE: the system works, whatever happened before."""
     spec = JobSpec(payload=b'{"number": 0}', type="short", priority=9)
     backend = GrpcBackend(site.target, timeout=5)

@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 
 @asynccontextmanager
-async def under_load(site: Site) -> AsyncIterator[Load]:
+async def under_load(site: Site, *, crashed: bool = False) -> AsyncIterator[Load]:
     """Two servers, some workers and producers; judged at the end. No process may end by itself."""
     processes = [await site.server(number, JQ_WORKER_CONCURRENCY="0") for number in range(2)]
     processes += [await site.worker(f"w{number}") for number in range(WORKERS)]
@@ -53,13 +53,14 @@ async def under_load(site: Site) -> AsyncIterator[Load]:
         yield load
     finally:
         await load.stop()
-    await settled(site, 60)
+    await settled(site, 120)
     assert all(process.returncode is None for process in processes), site.log_tail()
     await site.end()
     evidence = await evidence_of(
         site,
         accepted=load.accepted,
         told_done=load.told_done,
+        crashed=crashed,
         settled=True,
         dead_letters_allowed=False,
     )
@@ -88,14 +89,14 @@ async def terminate_random_backends(postgres: PrivatePostgres, times: int) -> in
     return killed
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 @pytest.mark.req("jq:NFR-005", "jq:NFR-009")
 async def test_postgres_restarts_and_loses_connections_under_load(
     site_of: SiteOf, own_postgres: OwnPostgres, redis_url: str
 ) -> None:
     postgres = own_postgres()
     site = site_of(2, db_url=postgres.dsn(), redis_url=redis_url, **SETTINGS)
-    async with under_load(site):
+    async with under_load(site, crashed=True):
         await asyncio.to_thread(postgres.restart, "immediate")
         await flows(site)
         assert await terminate_random_backends(postgres, 30) > 10
@@ -121,7 +122,7 @@ async def redis_is_seen(site: Site, *, well: bool) -> None:
     for target in site.targets:
         backend = GrpcBackend(target, timeout=5)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     health = await backend.health()
                     [part] = [part for part in health.components if part.name == "redis"]
@@ -136,12 +137,12 @@ async def redis_is_seen(site: Site, *, well: bool) -> None:
 async def locks_are_seen(url: str) -> None:
     """Wait until there is a lock in that Redis."""
     with redis.Redis.from_url(url) as client:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not any(client.scan_iter(PREFIX + "*")):
                 await asyncio.sleep(0.02)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 @pytest.mark.req("jq:NFR-009", "jq:FR-015")
 async def test_redis_is_flushed_hangs_and_goes_away_under_load(
     site_of: SiteOf, own_redis: OwnRedis, postgres_dsn: str
@@ -178,7 +179,7 @@ async def test_redis_is_flushed_hangs_and_goes_away_under_load(
 async def rate(site: Site, count: int = 1500) -> float:
     """Jobs per second, from the first submit to the last end."""
     began = time.monotonic()
-    await flows(site, count, 60)
+    await flows(site, count)
     return count / (time.monotonic() - began)
 
 

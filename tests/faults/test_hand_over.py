@@ -14,7 +14,7 @@ from jobqueue.core.job import JobSpec, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from tests.api.public.hand import Hand
 from tests.faults.conftest import SiteOf, evidence_of
-from tests.faults.load import Load, settled
+from tests.faults.load import Load, flows, settled
 from tests.faults.processes import Site
 from tests.history.checker import Run, assert_kept
 
@@ -37,7 +37,7 @@ async def submit(backend: GrpcBackend, specs: Sequence[JobSpec]) -> list[str]:
 
 
 async def until(backend: GrpcBackend, job_ids: Sequence[str], state: State) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(50):
         for job_id in job_ids:
             while (await backend.get(job_id)).state is not state:
                 await asyncio.sleep(0.02)
@@ -71,6 +71,13 @@ async def test_a_worker_whose_server_is_killed_keeps_what_it_holds(
     assert sorted(run.job_id for run in site.runs()) == sorted([*jobs, more])
 
 
+async def beat(hand: Hand, lease: int) -> None:
+    """As a worker's heartbeats do."""
+    while True:
+        await asyncio.to_thread(hand.link.pulse, [lease])
+        await asyncio.sleep(0.3)
+
+
 @pytest.mark.req("jq:FR-020", "jq:NFR-006")
 async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_nothing(
     replicated_site_of: SiteOf,
@@ -79,7 +86,7 @@ async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_no
 
     (That a real one behaves after SIGSTOP: test_kill_worker.py.)
     """
-    site = replicated_site_of(**(SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "1"}))
+    site = replicated_site_of(**SETTINGS)
     for number in range(2):
         await site.server(number, **NO_POOL)
     backends = [GrpcBackend(target, timeout=10) for target in site.targets]
@@ -88,7 +95,7 @@ async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_no
         sleeper = await Hand.connect(backends[0], worker_id="sleeper", slots=1)
         lost = await sleeper.take()
         await sleeper.start(lost)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while sleeper.worker_id in {
                 worker.info.id
                 for worker in await backends[1].list_workers()
@@ -98,6 +105,7 @@ async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_no
         successor = await Hand.connect(backends[1], worker_id="successor", slots=1)
         again = await successor.take()
         assert (again.id, again.attempt) == (job_id, 2)
+        beating = asyncio.create_task(beat(successor, again.lease))
         for ended in (False, True):
             if ended:
                 await successor.succeed(again, b'"second"')
@@ -111,6 +119,8 @@ async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_no
                 assert await successor.link.report([late]) == [False]
                 assert await backends[0].get(job_id) == before
                 assert await backends[1].history(job_id) == history
+        beating.cancel()
+        await asyncio.wait([beating])
         assert before.result == b'"second"'
         assert [event.reason for event in history].count(Reason.WORKER_LOST) == 1
     finally:
@@ -118,7 +128,7 @@ async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_no
             await backend.stop()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.req("jq:NFR-014", "jq:NFR-015", "jq:NFR-005", "jq:NFR-008")
 async def test_an_orderly_stop_of_a_server_and_of_a_worker_under_load_loses_nothing(
     replicated_site_of: SiteOf,
@@ -150,20 +160,21 @@ async def test_an_orderly_stop_of_a_server_and_of_a_worker_under_load_loses_noth
     finally:
         await load.stop()
         await backend.stop()
-    await settled(site, 60)
+    await settled(site, 120)
     await site.end()
     evidence = await evidence_of(
         site, accepted={*load.accepted, *long}, settled=True, dead_letters_allowed=False
     )
     assert_kept(evidence)
     assert len(load.accepted) > 50
-    assert not [e for e in evidence.events if e.to_state is State.FAILED], "an orderly stop fails"
+    failed = [e for e in evidence.events if e.to_state is State.FAILED]
+    assert {e.reason for e in failed} <= {Reason.HANDED_BACK}  # assigned, not begun
     runs = site.runs()
     assert [runs.count(Run(job_id, 1)) for job_id in long] == [1] * len(long)
     assert len(runs) == len({run.job_id for run in runs}), "a job was run twice"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.req("jq:NFR-005", "jq:NFR-008")
 async def test_both_servers_killed_at_once_under_load(replicated_site_of: SiteOf) -> None:
     site: Site = replicated_site_of(**SETTINGS)
@@ -173,21 +184,16 @@ async def test_both_servers_killed_at_once_under_load(replicated_site_of: SiteOf
     load = Load(site)
     load.start()
     try:
-        async with asyncio.timeout(30):
-            while len(load.told_done) < 50:
-                await asyncio.sleep(0.05)
+        await flows(site)
         for server in servers:
             server.kill()
         await asyncio.gather(*(server.wait() for server in servers))
         for number in range(2):
             await site.server(number, **NO_POOL)
-        told = len(load.told_done)
-        async with asyncio.timeout(30):
-            while len(load.told_done) < told + 50:
-                await asyncio.sleep(0.05)
+        await flows(site)
     finally:
         await load.stop()
-    await settled(site, 60)
+    await settled(site, 120)
     await site.end()
     evidence = await evidence_of(
         site,

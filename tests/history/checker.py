@@ -54,6 +54,7 @@ class Evidence:
     jobs: Mapping[str, Job] = field(default_factory=dict)  # the records at the end
     removed: Collection[str] = ()  # ids deleted or pruned on purpose
     concurrency: Mapping[str, int] = field(default_factory=dict)  # worker id -> slots
+    crashed: bool = False  # the database was: it may have forgotten the last assignments
     settled: bool = False  # the run was left alone until nothing could move any more
     dead_letters_allowed: bool = True
     backoff: RetryPolicy | None = None  # that every failure had to wait out
@@ -228,6 +229,8 @@ def what_is_done_was_run(evidence: Evidence) -> Found:
     for run, count in ledger.items():
         if run.job_id in evidence.removed:
             continue
+        if evidence.crashed:
+            continue  # such an attempt is handed out again, under its number and another lease
         if (run.job_id, run.attempt) not in assigned:
             yield run.job_id, f"attempt {run.attempt} ran without having been assigned"
         if count > 1:

@@ -386,3 +386,9 @@ def test_what_was_removed_on_purpose_is_not_missed():
         settled=True,
     )
     assert judge(evidence) == []
+
+
+def test_a_database_that_crashed_may_have_forgotten_an_assignment():
+    runs = [Run("a", 1), Run("a", 1), Run("a", 2)]
+    assert judge(Evidence(events=GOOD, runs=runs, crashed=True)) == []
+    assert judge(Evidence(events=GOOD, runs=[], crashed=True)), "but never a run behind a result"

@@ -303,3 +303,14 @@ async def test_a_file_of_schema_1_is_upgraded_with_what_is_in_it(opened, path: P
     assert renewed == term  # an upgrade is made once
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+
+
+async def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path):
+    """Turning a new file into a WAL file needs it alone, and SQLite does not wait for that."""
+    for n in range(10):
+        stores = [SqliteStore(tmp_path / f"{n}.db") for _ in range(8)]
+        try:
+            await asyncio.gather(*(store.open() for store in stores))
+        finally:
+            for store in stores:
+                await store.close()

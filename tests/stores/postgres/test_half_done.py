@@ -132,3 +132,17 @@ async def test_a_server_that_goes_again_and_again_is_waited_for(cuttable, proxy,
     assert proxy.cuts == 3
     assert result.status is SubmitStatus.ACCEPTED
     assert await db.fetchval("SELECT count(*) FROM job_record") == 1
+
+
+async def test_a_start_is_recognised_although_its_attempt_has_ended(cuttable, proxy, open_store):
+    """The answer to the start was lost, and the next report was faster than the question."""
+    other = await open_store()
+    await accept(cuttable)
+    (held,) = await cuttable.claim([Claim(("q",), ["w"])])
+    start = Transition.started(held.seq, held.lease)
+    await other.apply([start, Transition.succeeded(held.seq, held.lease, None, 1.0)])
+    proxy.arm(Cut.BEFORE, 1)
+    (outcome,) = (await cuttable.apply([start])).outcomes
+    assert proxy.cuts == 1
+    assert outcome.applied
+    assert outcome.state is State.DONE

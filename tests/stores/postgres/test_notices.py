@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import asyncpg
-import pytest
 
 from jobqueue.core.job import Transition
 from jobqueue.core.store import Change, Claim
@@ -59,7 +58,6 @@ async def test_the_end_of_a_lease_by_somebody_else_is_said(open_store):
     await ears.hear(Change.CONTROL)
 
 
-@pytest.mark.req("jq:NFR-010")
 async def test_a_listener_that_is_killed_comes_back_and_looks(open_store, db):
     """Well before its next question to the server would have failed."""
     one, two = await open_store(), await open_store()

@@ -261,12 +261,12 @@ async def _was_written(db: Any, asked: Transition, row: _Row) -> bool:
         return False
     # The lease has ended, but by which move? Another server may have judged its worker.
     attempt = live.attempt if live.lease is None else live.attempt - 1
-    ended = await db.fetchval(
-        "SELECT reason FROM job_event WHERE seq = $1 AND attempt = $2 AND from_state IN (2, 3)"
-        " AND to_state IN (4, 5, 6) ORDER BY version DESC LIMIT 1",
-        live.seq, attempt,
+    reasons = [REASON_NUMBERS[reason] for reason in _ends(move) or {Reason.STARTED}]
+    written = await db.fetchval(
+        "SELECT 1 FROM job_event WHERE seq = $1 AND attempt = $2 AND reason = ANY ($3::smallint[])",
+        live.seq, attempt, reasons,
     )  # fmt: skip
-    return ended is not None and REASONS[ended] in _ends(move)
+    return written is not None
 
 
 def _ends(move: Move) -> set[Reason]:
@@ -274,7 +274,7 @@ def _ends(move: Move) -> set[Reason]:
     ways = [*PATHS[move].values()]
     if move is Move.SUCCEED:  # of a job that is flagged for cancelling
         ways += PATHS[Move.ACKNOWLEDGE_CANCEL].values()
-    return {next(reason for state, reason in way if state is not State.RUNNING) for way in ways}
+    return {reason for way in ways for state, reason in way if state is not State.RUNNING}
 
 
 class _Row:

@@ -1,6 +1,8 @@
 -- Named statements. A parameter called "now" is the time to use, or NULL for the database's own
--- clock; statements over many jobs take arrays (numbers and ids as text: see statements.py), one entry for each job, in the order of their seq
--- where rows are locked (two writers that lock in one order cannot wait for each other).
+-- clock; statements over many jobs take arrays (numbers and ids as text: see statements.py), one
+-- entry for each job, in the order of their seq where rows are locked (two writers that lock in one
+-- order cannot wait for each other). A time that an index is searched by stands in a sub-select of
+-- its own: the clock is volatile, and would be asked for each row of the whole index otherwise.
 
 -- name: submit
 -- (new) -> PENDING, for jobs without a key in queues without a capacity. What names another queue
@@ -415,10 +417,12 @@ RETURNING l.seq, l.lease, (SELECT name FROM worker_name WHERE id = l.worker), l.
 
 -- name: due_waiting
 -- The last column: only waiting for run_at, to be promoted.
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+)
 SELECT seq, state, version, lease,
-       state = 1 AND ready = 0 AND (expires_at IS NULL OR expires_at > c.now)
-FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
-JOIN job_live ON wake_at IS NOT NULL AND wake_at <= c.now
+       state = 1 AND ready = 0 AND (expires_at IS NULL OR expires_at > (SELECT now FROM c))
+FROM job_live WHERE wake_at IS NOT NULL AND wake_at <= (SELECT now FROM c)
 ORDER BY wake_at LIMIT $2
 
 -- name: due_held
@@ -436,11 +440,14 @@ FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)
 
 -- name: promote
 -- Delayed jobs whose time has come become claimable; no transition, no version.
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+)
 UPDATE job_live AS l SET ready = 2, wake_at = l.expires_at
-FROM (SELECT p.seq
-      FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
-      JOIN job_live AS p ON p.wake_at IS NOT NULL AND p.wake_at <= c.now
-      WHERE p.state = 1 AND p.ready = 0 AND (p.expires_at IS NULL OR p.expires_at > c.now)
+FROM (SELECT p.seq FROM job_live AS p
+      WHERE p.wake_at IS NOT NULL AND p.wake_at <= (SELECT now FROM c)
+        AND p.state = 1 AND p.ready = 0
+        AND (p.expires_at IS NULL OR p.expires_at > (SELECT now FROM c))
       ORDER BY p.wake_at LIMIT $2 FOR UPDATE OF p SKIP LOCKED) AS t
 WHERE l.seq = t.seq
 RETURNING l.queue, l.prio
@@ -448,15 +455,17 @@ RETURNING l.queue, l.prio
 -- name: expire_keys
 DELETE FROM job_key WHERE (queue, key) IN (
     SELECT queue, key FROM job_key
-    WHERE expires_at <= coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)
+    WHERE expires_at <= (
+        SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8))
     ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
 
 -- name: find
--- A job's number by its id: each stretch of a million is asked, the latest first.
+-- A job's number by its id: each stretch of a million is asked, the latest first. The inner limit
+-- keeps them from being asked all at once, by reading the whole table.
 SELECT r.seq FROM generate_series((SELECT max(seq) FROM job_record) >> 20,
                                   (SELECT min(seq) FROM job_record) >> 20, -1) AS s(stretch)
 CROSS JOIN LATERAL (
-    SELECT seq FROM job_record WHERE (seq >> 20) = s.stretch AND id = $1::uuid) AS r
+    SELECT seq FROM job_record WHERE (seq >> 20) = s.stretch AND id = $1::uuid LIMIT 1) AS r
 LIMIT 1
 
 -- name: job_columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from importlib import resources
 from pathlib import Path
 
@@ -13,6 +14,7 @@ SCHEMA_VERSION = 2
 # UPDATE … FROM and RETURNING came with these; the json functions with 3.38.
 OLDEST_SQLITE = (3, 38, 0)
 BUSY_TIMEOUT = 5.0
+_BUSY_PAUSE = 0.01
 CACHE_KIB = 16_384
 # Frames in the WAL before a commit also writes them back: large enough that a write-back is rare,
 # small enough that it is short.
@@ -42,8 +44,12 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         raise Unavailable(f"SQLite {sqlite3.sqlite_version} is too old; {oldest} is needed")
     try:
-        _check_owner(path, connection)  # before anything is changed
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        connection.execute("BEGIN")  # one look: another process may just be creating the schema
+        try:
+            _check_owner(path, connection)  # before anything is changed
+        finally:
+            connection.execute("ROLLBACK")
+        mode = _to_wal(connection)
         if mode != "wal":
             raise Unavailable(f"{path}: this file system does not support SQLite's WAL mode")
         connection.execute("PRAGMA synchronous = FULL")
@@ -57,6 +63,18 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
         connection.execute("COMMIT")
     except sqlite3.DatabaseError as error:
         raise Unavailable(f"cannot use {path} as a job queue: {error}") from error
+
+
+def _to_wal(connection: sqlite3.Connection) -> str:
+    """Switch to WAL. SQLite does not wait here by itself, lest two wait for each other."""
+    give_up = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > give_up:
+                raise
+        time.sleep(_BUSY_PAUSE)
 
 
 def _check_owner(path: Path, connection: sqlite3.Connection) -> int:

@@ -132,7 +132,9 @@ CREATE TABLE job_event (
     detail     text,
     PRIMARY KEY (seq, version)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
-CREATE INDEX job_event_xid ON job_event USING brin (xid) WITH (pages_per_range = 32);
+-- Summarized as it fills: until then a reader of what is new reads all that has no summary.
+CREATE INDEX job_event_xid ON job_event USING brin (xid)
+    WITH (pages_per_range = 32, autosummarize = on);
 
 CREATE FUNCTION job_event_is_immutable() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

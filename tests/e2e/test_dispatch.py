@@ -1,0 +1,111 @@
+"""Which job goes where, and when: two servers that hand out jobs at the same time."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import redis
+
+from jobqueue.stores.redis.locks import PREFIX
+from tests.cli.layouts import Running
+from tests.cli.ups import wait
+from tests.e2e.conftest import ON_TWO_HASTY_SERVERS, Ctl, Query, Workshop
+
+pytestmark = [pytest.mark.e2e, ON_TWO_HASTY_SERVERS]
+
+
+@pytest.mark.req("jq:FR-014")
+def test_highest_priority_first_then_first_in_first_out(
+    ctl: Ctl, queue: str, workshop: Workshop, tmp_path: Path
+) -> None:
+    priorities = [0, 5, 9, 5, 0, 9, 1]
+    lines = [json.dumps({"payload": {}, "type": "work", "priority": p}) for p in priorities]
+    (tmp_path / "jobs").write_text("\n".join(lines))
+    ids = ctl.ok("job", "submit", queue, "--batch", "jobs").split()
+    with workshop.worker(queue, "--concurrency", "1") as worker:
+        wait(lambda: len(workshop.attempts()) == len(ids), "all have run")
+        assert worker.stop() == 0
+    ran = [ids.index(job_id) for job_id, _ in workshop.attempts()]
+    assert ran == [2, 5, 1, 3, 6, 0, 4]
+
+
+@pytest.mark.req("jq:AC-4", "jq:FR-015", "jq:NFR-008", "jq:NFR-006")
+def test_two_servers_hand_out_every_job_once_each_under_its_lock(
+    layout: Running, ctl: Ctl, queue: str, query: Query, workshop: Workshop
+) -> None:
+    count = 400
+    ids = ctl.ok("job", "submit", queue, "{}", "--type", "work", "--count", str(count)).split()
+    locks: dict[str, str] = {}
+    depth = "SELECT done::int FROM queue_depth WHERE queue = $1"
+
+    def all_done() -> bool:
+        locks.update(seen_locks(layout.redis_url))
+        return query(depth, queue) == [(count,)]
+
+    one, two = layout.targets
+    with (
+        workshop.worker(queue, "--server", one) as first,
+        workshop.worker(queue, "--server", two) as second,
+    ):
+        wait(all_done, "all jobs are done")
+        assert (first.stop(), second.stop()) == (0, 0)
+    assert Counter(workshop.attempts()) == dict.fromkeys([(job_id, 1) for job_id in ids], 1)
+    rows = query("SELECT worker_id, seq FROM jobs WHERE queue = $1", queue)
+    assert len({worker for worker, _ in rows}) == 2, "one server did nothing"
+    names = {name.partition(":")[2]: token for name, token in locks.items()}
+    wanted = {f"{seq}:1" for _, seq in rows}
+    assert len(wanted & names.keys()) > count / 2  # they live for seconds: we may miss some
+    assert len(set(locks.values())) == 2, "a token for each server"
+
+
+def seen_locks(url: str) -> dict[str, str]:
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        names = list(client.scan_iter(PREFIX + "*", count=1000))
+        tokens = client.mget(names) if names else []
+    found = zip(names, tokens, strict=True)
+    return {name.removeprefix(PREFIX): token for name, token in found if token}
+
+
+@pytest.mark.req("jq:FR-017")
+def test_a_cycle_hands_out_no_more_than_the_batch(
+    ctl: Ctl, queue: str, query: Query, workshop: Workshop
+) -> None:
+    ctl.ok("job", "submit", queue, '{"seconds": 1}', "--type", "work", "--count", "20")
+    with workshop.worker(queue, "--concurrency", "20") as worker:
+        wait(lambda: len(workshop.attempts()) == 20, "all have begun")
+        assert worker.stop() == 0
+    cycles = query(
+        "SELECT count(*) FROM job_events WHERE queue = $1 AND to_status = 'ASSIGNED' GROUP BY at",
+        queue,
+    )
+    assert sum(size for (size,) in cycles) == 20
+    assert max(size for (size,) in cycles) == 3
+
+
+@pytest.mark.req("jq:FR-016", "jq:FR-010")
+def test_a_job_that_its_worker_does_not_start_in_time_is_given_to_another(
+    ctl: Ctl, queue: str, query: Query, workshop: Workshop
+) -> None:
+    """A handler blocks the worker: it lives and beats, but starts nothing."""
+    with workshop.worker(queue, "--concurrency", "2", "--id", "blocked") as worker:
+        ctl.ok("job", "submit", queue, "{}", "--type", "work", "--wait")
+        ctl.ok("job", "submit", queue, '{"seconds": 20}', "--type", "block")
+        wait(lambda: len(workshop.attempts()) == 2, "it is blocked")
+        job_id = ctl.ok("job", "submit", queue, "{}", "--type", "work")
+        state = "SELECT status, worker_id FROM jobs WHERE job_id = $1"
+        assigned = [("ASSIGNED", "blocked")]
+        wait(lambda: query(state, uuid.UUID(job_id)) == assigned, "it is assigned")
+        with workshop.worker(queue, "--id", "other") as other:
+            ctl.ok("job", "watch", job_id)
+            assert other.stop() == 0
+        worker.process.kill()
+    job = ctl.json("job", "status", job_id)
+    assert (job["status"], job["worker_id"], job["attempt"]) == ("DONE", "other", 2)
+    events = query(
+        "SELECT from_status, to_status, reason FROM job_events WHERE job_id = $1", uuid.UUID(job_id)
+    )
+    assert ("ASSIGNED", "FAILED", "ASSIGNMENT_TIMEOUT") in events

@@ -1,0 +1,137 @@
+"""The hot statements find their rows by index, with ten rows and with very many.
+
+No times: what is counted are the pages that each statement looked at.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from jobqueue.core.job import Transition
+from jobqueue.core.lifecycle import Move, State
+from jobqueue.core.store import Claim, JobFilter
+from jobqueue.stores.postgres.following import Position, Snapshot
+from jobqueue.stores.postgres.statements import SQL
+from tests.stores.driver import accept, new, spec
+from tests.stores.postgres.plans import watch
+
+MANY = 120_000
+
+FILL = f"""
+INSERT INTO job_record (id, queue, type, payload, priority, max_retries, created_at)
+SELECT gen_random_uuid(), 1, 'filling', 'x', 0, 3, 1e9 + n FROM generate_series(1, {MANY}) n;
+
+INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
+                      max_retries, updated_at, wake_at)
+SELECT seq, id, queue, 9, CASE WHEN seq % 4 = 1 THEN 1 ELSE 0 END, 1, 1, 1, 0, 0, 3, created_at,
+       CASE WHEN seq % 4 <> 1 THEN 4e9 END
+FROM job_record WHERE type = 'filling' AND seq % 2 = 1;
+
+INSERT INTO job_ended (seq, completed_at, queue, version, attempt, retry_count, state, reason,
+                       cancel)
+SELECT seq, created_at, queue, 4, 1, 0, CASE WHEN seq % 100 = 0 THEN 6 ELSE 4 END, 4, false
+FROM job_record WHERE type = 'filling' AND seq % 2 = 0;
+
+INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
+SELECT seq, 1, created_at, 1, 0, 1, 1 FROM job_record WHERE type = 'filling';
+
+INSERT INTO job_key
+SELECT 1, 'old ' || seq, id, 4e9, 'f' FROM job_record WHERE type = 'filling';
+"""
+
+
+async def everything(store) -> None:
+    """What a server does all day."""
+    await accept(store, 3)
+    await store.submit(new(spec(key="k"), spec(key="k"), spec(key="l", delay=60.0)))
+    held = await store.claim([Claim(("q",), ["w"] * 4)])
+    assert len(held) == 4
+    one, two, three, four = held
+    await store.apply([Transition.started(one.seq, one.lease)])
+    await store.apply([Transition.succeeded(two.seq, two.lease, None, 0.1)])
+    await store.apply([Transition.failed(three.seq, three.lease, "boom", retryable=False)])
+    await store.apply([Transition(three.seq, Move.RETRY_BY_HAND)])
+    await store.apply([Transition(four.seq, Move.HAND_BACK, four.lease)])
+    await store.request_cancel(one.seq)
+    store.pulse("w", 1, [one.lease])
+    await store.held("w")
+    await store.due(100)
+    term = await store.lead(1, 60.0)
+    await store.retire_silent(60.0, term)
+    await store.prune_done(1.0, 100, term)
+    assert await store.get(two.id)
+    assert await store.history(two.id)
+    await store.list_jobs(JobFilter(limit=20))
+    await store.list_jobs(JobFilter(queue="q", limit=20))
+    await store.list_jobs(JobFilter(queue="q", states=(State.DEAD_LETTERED,), limit=20))
+    assert await store.delete_job(two.id) is State.DONE
+
+
+@pytest.mark.req("jq:NFR-012")
+@pytest.mark.parametrize("analyzed", [True, False], ids=["analyzed", "without statistics"])
+async def test_no_statement_reads_a_table_from_end_to_end(open_store, db, monkeypatch, analyzed):
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    await everything(store)  # plans are made and kept while there are ten rows
+    await store.claim([Claim(("q",), ["w"] * 100)])
+    small = len(plans.seen)
+    assert small > 30
+    assert await db.fetchval("SELECT max(id) FROM queues") == 1
+    await db.execute(FILL)
+    if analyzed:
+        await db.execute("ANALYZE")
+    plans.seen.clear()
+    await everything(store)  # by the plans that were made for ten rows
+    fresh = await open_store()
+    await everything(fresh)  # by new ones
+    assert len(plans.seen) > 2 * 30
+    for plan in plans.seen:
+        assert not plan.scanned, (plan.scanned, plan.query)
+        # A scan of the smallest of these tables would be more than a thousand.
+        assert plan.buffers < 500, (plan.buffers, plan.query, plan.indexes)
+
+
+@pytest.mark.req("jq:NFR-012")
+async def test_a_follower_reads_what_is_new_and_not_the_rest(open_store, db, monkeypatch):
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    await db.execute(FILL)
+    await db.execute("ANALYZE")
+    await db.execute("SELECT brin_summarize_new_values('job_event_xid')")  # as autovacuum does
+    read = Snapshot(*await db.fetchrow(SQL["snapshot"]))
+    here = Position(read, read, 0, 0).pack()
+    job_ids = await accept(store, 5)
+    plans.seen.clear()
+    for _ in range(10):  # a statement that is asked often gets a plan for any values
+        found = await store.events_after(here, 100)
+        assert sorted(event.job_id for _, event in found) == sorted(job_ids)
+    for plan in plans.named("job_event"):
+        assert not plan.scanned
+        assert plan.buffers < 500, plan.indexes
+
+
+@pytest.mark.req("jq:NFR-012")
+async def test_a_claim_does_not_read_what_was_claimed_before(
+    open_store, postgres_dsn, db, monkeypatch
+):
+    """Somebody's long transaction keeps the dead entries of every claim in the index."""
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    await accept(store, 6_000)
+    reader = await asyncpg.connect(postgres_dsn)
+    long = reader.transaction(isolation="repeatable_read")
+    await long.start()
+    await reader.fetchval("SELECT count(*) FROM job_live")
+    reads: list[int] = []
+    for _ in range(20):
+        plans.seen.clear()
+        held = await store.claim([Claim(("q",), ["w"] * 250)])
+        assert len(held) == 250
+        ends = [Transition.succeeded(one.seq, one.lease, None, 0.1) for one in held]
+        await store.apply(ends)
+        reads.append(sum(plan.buffers for plan in plans.named("AS k(queue, prio, floor)")))
+    # Entries of 5,000 claimed jobs would be a page each, again and again.
+    assert max(reads[10:]) < 1.5 * max(reads[:2]), reads
+    await long.rollback()
+    await reader.close()

@@ -1,0 +1,177 @@
+"""Two servers at work while their connections are killed at random; the history checker judges."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from dataclasses import dataclass, field
+
+import asyncpg
+import pytest
+
+from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
+from jobqueue.core.job import Job, Queue, SubmitStatus, Transition
+from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.store import Claim, JobFilter, Rules
+from jobqueue.stores.postgres.store import PostgresStore
+from tests.history.checker import Evidence, Run, assert_kept
+from tests.stores.driver import new, spec, worker
+
+RULES = Rules(assignment_timeout=1.0)
+KILLS = 40
+BATCH = 12
+
+
+@dataclass
+class Witness:
+    """What callers were told."""
+
+    accepted: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    confirmed: list[Run] = field(default_factory=list)
+
+
+class Replica:
+    """A server's store under load."""
+
+    def __init__(self, store: PostgresStore, name: str, seen: Witness, chance: random.Random):
+        self.store = store
+        self.name = name
+        self._seen = seen
+        self._chance = chance
+        self._keys = itertools.count()
+
+    async def submit(self) -> None:
+        key = f"{self.name} {next(self._keys)}"
+        jobs = new(
+            *(spec(b"plain", max_retries=100) for _ in range(BATCH)),
+            *(spec(b"keyed", key=key, max_retries=100) for _ in range(2)),
+        )
+        ids = {job.id for job in jobs}
+        try:
+            results = (await self.store.submit(jobs)).results
+        except OutcomeUnknown:
+            self._seen.unknown |= ids
+            return
+        except Unavailable:
+            self._seen.refused |= ids
+            return
+        for job, result in zip(jobs, results, strict=True):
+            if result.status is SubmitStatus.ACCEPTED:
+                self._seen.accepted.add(job.id)
+            elif isinstance(result.error, OutcomeUnknown):
+                self._seen.unknown.add(job.id)
+            else:
+                self._seen.refused.add(job.id)
+
+    async def work(self) -> int:
+        """Claim some, and report each way that there is; reports are repeated until answered."""
+        held = await self.store.claim([Claim(("q",), [self.name] * BATCH)])
+        reports = []
+        for one in held:
+            fate = self._chance.random()
+            if fate < 0.2:
+                reports.append(Transition.failed(one.seq, one.lease, "boom", retry_after=0.0))
+                continue
+            if fate < 0.6:
+                reports.append(Transition.started(one.seq, one.lease))
+            reports.append(Transition.succeeded(one.seq, one.lease, b"r", 0.01))
+        by_lease = {one.lease: one for one in held}
+        while reports:
+            with contextlib.suppress(JobQueueError):
+                outcomes = (await self.store.apply(reports)).outcomes
+                for asked, outcome in zip(reports, outcomes, strict=True):
+                    if outcome.applied and outcome.state is State.DONE:
+                        assert asked.lease is not None
+                        one = by_lease[asked.lease]
+                        self._seen.confirmed.append(Run(one.id, one.attempt))
+                reports = []
+        return len(held)
+
+    async def sweep(self) -> None:
+        due = await self.store.due(500)
+        if due.transitions:
+            await self.store.apply(due.transitions)
+
+
+async def kill(dsn: str, chance: random.Random) -> None:
+    """One of the stores' server processes after the other."""
+    db = await asyncpg.connect(dsn)
+    for _ in range(KILLS):
+        await asyncio.sleep(chance.uniform(0.0, 0.05))
+        await db.execute(
+            "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'jobqueue'"
+            " AND state <> 'idle' ORDER BY random() LIMIT 1) AS x"
+        )
+    await db.close()
+
+
+@pytest.mark.req("jq:NFR-005", "jq:NFR-008")
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_killed_connections_cost_no_job_and_tell_no_lie(postgres_dsn, seed):
+    chance = random.Random(seed)
+    seen = Witness()
+    replicas = [
+        Replica(PostgresStore(postgres_dsn, rules=RULES), name, seen, chance)
+        for name in ("one", "two")
+    ]
+    for replica in replicas:
+        await replica.store.open()
+        await replica.store.register_worker(worker(replica.name, concurrency=10_000))
+    store = replicas[0].store
+    await store.create_queue(Queue(name="q"))
+    calm = asyncio.Event()
+
+    async def again_and_again(*what) -> None:
+        while not calm.is_set():
+            for one in what:
+                with contextlib.suppress(JobQueueError):
+                    await one()
+
+    load = [
+        asyncio.create_task(again_and_again(call))
+        for replica in replicas
+        for call in (replica.submit, replica.work, replica.work, replica.sweep)
+    ]
+    await kill(postgres_dsn, chance)
+    calm.set()
+    await asyncio.gather(*load)
+    async with asyncio.timeout(60):
+        while await store.list_jobs(
+            JobFilter(states=tuple(state for state in State if state not in TERMINAL), limit=1)
+        ):
+            for replica in replicas:
+                await replica.work()
+                await replica.sweep()
+            await asyncio.sleep(0.01)
+    events = []
+    position = 0
+    while page := await store.events_after(position, 2_000):
+        events += [event for _, event in page]
+        position = page[-1][0]
+    jobs: dict[str, Job] = {}
+    before = None
+    while found := await store.list_jobs(JobFilter(before_seq=before, limit=1_000)):
+        jobs |= {job.id: job for job in found}
+        before = found[-1].seq
+    depth = (await store.stats("q"))[0].depth
+    for replica in replicas:
+        await replica.store.close()
+    assert len(seen.accepted) > 100
+    assert_kept(
+        Evidence(
+            events=events,
+            accepted=seen.accepted,
+            refused=seen.refused,
+            confirmed=seen.confirmed,
+            jobs=jobs,
+            settled=True,
+            dead_letters_allowed=False,
+        )
+    )
+    assert set(jobs) <= seen.accepted | seen.unknown
+    assert depth == {state: (len(jobs) if state is State.DONE else 0) for state in State}
