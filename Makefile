@@ -101,7 +101,7 @@ test-e2e: services ## Run the tests that go through jq-ctl and the real programs
 	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "e2e and not bench" $(ARGS)
 
 .PHONY: test-bounds
-test-bounds: $(DEV_STAMP) ## Check the bounds on speed that the requirements name
+test-bounds: services ## Check the bounds on speed that the requirements name
 	$(BIN)/python -m pytest -m bench tests/bench $(ARGS)
 
 # jq:NFR-021, for each part on its own.

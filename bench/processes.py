@@ -73,7 +73,7 @@ async def workers(
             }
             process = stack.enter_context(running("jobqueue.cli.worker", told))
             started[told["JQ_WORKER_ID"]] = process
-        give_up = time.monotonic() + PATIENCE + count
+        give_up = time.monotonic() + PATIENCE + 5 * count
         while not started.keys() <= set(online(await known())):
             for process in started.values():
                 _check(process, give_up)

@@ -12,7 +12,6 @@ import inspect
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import fields, replace
@@ -24,7 +23,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bench.processes import PROFILES
 from bench.replicated import aged, pressure, rates, running, scaling
-from bench.replicated.ground import Ground, ground
+from bench.replicated.ground import Ground, ground, scratch
 from bench.replicated.sizes import Sizes
 from bench.report import Figure, show, write_json
 
@@ -62,7 +61,7 @@ def main() -> int:
         os.environ[PROFILES] = str(options.profile.absolute())
     # Terminated like interrupted: the servers are no children that would end with us.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    with _folder(options.folder) as folder, ground(folder, options.calm) as prepared:
+    with scratch(options.folder) as folder, ground(folder, options.calm) as prepared:
         where = uvloop.run(prepared.conditions())
         try:
             with _progress() as say:
@@ -112,17 +111,6 @@ def _measured(name: str, prepared: Ground, sizes: Sizes, say: Say) -> list[Figur
 
     command = f"make bench-replicated ARGS='--only {name}'"
     return [replace(figure, command=command) for figure in uvloop.run(run())]
-
-
-@contextlib.contextmanager
-def _folder(kept: Path | None) -> Iterator[Path]:
-    """Where PostgreSQL's files are. What outlives a restart is on a disk; /tmp may not be."""
-    if kept is not None:
-        yield kept
-        return
-    with tempfile.TemporaryDirectory(prefix="jobqueue-bench-", dir="/var/tmp") as made:
-        Path(made).chmod(0o755)  # it runs as another user when we are root
-        yield Path(made)
 
 
 @contextlib.contextmanager

@@ -25,28 +25,29 @@ async def filled(
     version = hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
     async with ground.site(f"filled_{jobs}_{version}") as site:
         if (await site.stats()).succeeded < jobs:
-            await _fill(site, jobs, say)
+            async with ground.connection(site.name) as db:
+                await fill(db, jobs, say)
             await site.settle()
         async with ground.connection(site.name) as db:
             size = await db.fetchval("SELECT pg_size_pretty(pg_database_size(current_database()))")
         yield site, str(size)
 
 
-async def _fill(site: Site, jobs: int, say: Callable[[str], None]) -> None:
-    async with site.ground.connection(site.name) as db:
-        await db.execute("SET synchronous_commit = off")
-        queue = await db.fetchval("SELECT id FROM queues WHERE name = $1", DEFAULT_QUEUE)
-        worker = await db.fetchval(
-            "INSERT INTO worker_name (name) VALUES ('filled')"
-            " ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id"
-        )
-        there = await db.fetchval("SELECT coalesce(max(seq), 0) FROM job_ended")
-        for first in range(there + 1, jobs + 1, _CHUNK):
-            say(f"filling: {first - 1:,} of {jobs:,} finished jobs")
-            await _fill_some(db, first, min(jobs, first + _CHUNK - 1), queue, worker)
-        for table in ("job_record", "job_ended", "job_event"):
-            say(f"filling: vacuum {table}")
-            await db.execute(f"VACUUM (ANALYZE) {table}", timeout=None)
+async def fill(db: Any, jobs: int, say: Callable[[str], None] = lambda _: None) -> None:
+    """Write them into a database that has a queue and no other jobs; go on where it was left."""
+    await db.execute("SET synchronous_commit = off")
+    queue = await db.fetchval("SELECT id FROM queues WHERE name = $1", DEFAULT_QUEUE)
+    worker = await db.fetchval(
+        "INSERT INTO worker_name (name) VALUES ('filled')"
+        " ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id"
+    )
+    there = await db.fetchval("SELECT coalesce(max(seq), 0) FROM job_ended")
+    for first in range(there + 1, jobs + 1, _CHUNK):
+        say(f"filling: {first - 1:,} of {jobs:,} finished jobs")
+        await _fill_some(db, first, min(jobs, first + _CHUNK - 1), queue, worker)
+    for table in ("job_record", "job_ended", "job_event"):
+        say(f"filling: vacuum {table}")
+        await db.execute(f"VACUUM (ANALYZE) {table}", timeout=None)
 
 
 async def _fill_some(db: Any, first: int, last: int, queue: int, worker: int) -> None:

@@ -8,6 +8,7 @@ import itertools
 import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -185,6 +186,17 @@ def ground(folder: Path, patience: float = 0.0) -> Iterator[Ground]:
     finally:
         cache.stop()
         postgres.stop("immediate")
+
+
+@contextlib.contextmanager
+def scratch(kept: Path | None = None) -> Iterator[Path]:
+    """Where PostgreSQL's files are. What outlives a restart is on a disk; /tmp may not be."""
+    if kept is not None:
+        yield kept
+        return
+    with tempfile.TemporaryDirectory(prefix="jobqueue-bench-", dir="/var/tmp") as made:
+        Path(made).chmod(0o755)  # it runs as another user when we are root
+        yield Path(made)
 
 
 async def _median(call: Callable[[], Awaitable[object]], times: int = 200) -> float:

@@ -27,7 +27,7 @@ async def latency(ground: Ground, sizes: Sizes) -> list[Figure]:
         async with workers(told, site.store.workers) as pids:
             backend = GrpcBackend(process.target)
             cpu = ground.cpu(server=process.pid, **pids)
-            milliseconds = await _paced(backend, sizes.latency_jobs)
+            milliseconds = await starts(backend, sizes.latency_jobs)
             spent = cpu.spent().shares()
             await backend.stop()
     how = f"{sizes.latency_jobs} jobs, {PACE} a second, 1 server, 1 jq-worker, default settings"
@@ -40,12 +40,15 @@ async def latency(ground: Ground, sizes: Sizes) -> list[Figure]:
     ]  # fmt: skip
 
 
-async def _paced(backend: GrpcBackend, jobs: int) -> list[float]:
-    """One job at each tick; the job itself says how long it took to start."""
+async def starts(backend: GrpcBackend, jobs: int, pace: int = PACE) -> list[float]:
+    """Milliseconds from submit to start, one job at each tick, after a second of warm-up.
+
+    The job itself says how long it took.
+    """
     for warm in (True, False):
         ids = []
-        for _ in range(PACE if warm else jobs):
-            tick = asyncio.create_task(asyncio.sleep(1 / PACE))
+        for _ in range(pace if warm else jobs):
+            tick = asyncio.create_task(asyncio.sleep(1 / pace))
             payload = json.dumps({"at": time.perf_counter()}).encode()
             (result,) = await backend.submit([JobSpec(payload=payload, type="note")])
             ids.append(result.unwrap())

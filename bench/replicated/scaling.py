@@ -15,7 +15,6 @@ from bench.report import Figure
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.job import JobSpec
 
-_SECONDS = 10.0  # of sleeping jobs for each number of workers
 _ALMOST = 0.9  # of twice as much
 _LOOK = 1.0
 
@@ -37,7 +36,7 @@ async def scaling(ground: Ground, sizes: Sizes, say: Callable[[str], None]) -> l
 async def _napping(ground: Ground, sizes: Sizes, count: int) -> tuple[float, str]:
     slots = sizes.nap_slots
     told = ground.environment(worker_concurrency=slots)
-    jobs = int(count * slots * _SECONDS / sizes.nap)
+    jobs = int(count * slots * sizes.nap_seconds / sizes.nap)
     payload = json.dumps({"seconds": sizes.nap}).encode()
     async with ground.database() as site:
         await site.pause()

@@ -28,6 +28,7 @@ class Sizes:
     scanned: int = size(300_000, "finished jobs that are scanned")
     scan_pause: float = size(5, "seconds that a scanning transaction stays open after its scan")
     nap: float = size(0.05, "seconds that a sleeping job sleeps")
+    nap_seconds: float = size(10, "seconds of sleeping jobs for each number of workers")
     nap_slots: int = size(10, "slots of each worker of sleeping jobs")
     most_workers: int = size(8, "workers of sleeping jobs: 1, 2, 4 … so many")
     crowd: int = size(100, "workers connected at once")
