@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import inspect
+import json
 import os
 import signal
 import sys
@@ -71,7 +72,7 @@ def main() -> int:
         finally:  # a part that fails does not take the others' figures with it
             show(f"jobqueue, replicated topology: {where}", figures)
             if options.json:
-                write_json(options.json, where, figures)
+                write_json(options.json, where, [*_others_in(options.json, figures), *figures])
     return 1 if options.strict and any(figure.met is False for figure in figures) else 0
 
 
@@ -89,7 +90,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--profile", type=Path, metavar="FOLDER", help="run the programs under cProfile"
     )
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="also write the figures to this file; those of other parts in it stay",
+    )
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
     for one in fields(Sizes):
         parser.add_argument(
@@ -99,6 +104,15 @@ def _options() -> argparse.Namespace:
             help=f"{one.metadata['about']} (%(default)s)",
         )
     return parser.parse_args()
+
+
+def _others_in(path: Path, figures: list[Figure]) -> list[Figure]:
+    """What the file has about parts that were not measured now: the long ones are run alone."""
+    if not path.exists():
+        return []
+    known = [Figure(**figure) for figure in json.loads(path.read_text())["figures"]]
+    commands = {figure.command for figure in figures}
+    return [figure for figure in known if figure.command not in commands]
 
 
 def _measured(name: str, prepared: Ground, sizes: Sizes, say: Say) -> list[Figure]:
