@@ -435,6 +435,30 @@ FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)
 JOIN job_live ON worker IS NOT NULL AND due <= c.now
 LIMIT $2
 
+-- name: held_floors
+-- The lowest job that each worker holds.
+SELECT worker, min(seq) FROM job_live WHERE worker IS NOT NULL GROUP BY worker
+
+-- name: due_held_from
+-- As "due_held", for the workers $3 and what they hold from $4 on.
+SELECT l.seq, l.state, l.version, l.lease, false
+FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
+CROSS JOIN unnest($3::int[], $4::bigint[]) AS h(worker, floor)
+CROSS JOIN LATERAL (
+    SELECT seq, state, version, lease FROM job_live
+    WHERE worker = h.worker AND seq >= h.floor AND due <= c.now) AS l
+LIMIT $2
+
+-- name: next_due_from
+SELECT c.now,
+       (SELECT wake_at FROM job_live WHERE wake_at IS NOT NULL AND wake_at > c.now
+        ORDER BY wake_at LIMIT 1),
+       (SELECT min(l.due) FROM unnest($2::int[], $3::bigint[]) AS h(worker, floor)
+        CROSS JOIN LATERAL (
+            SELECT due FROM job_live
+            WHERE worker = h.worker AND seq >= h.floor AND due > c.now) AS l)
+FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
+
 -- name: next_due
 SELECT c.now,
        (SELECT wake_at FROM job_live WHERE wake_at IS NOT NULL AND wake_at > c.now
@@ -597,9 +621,18 @@ SELECT l.seq, l.lease, w.name, l.state, l.cancel
 FROM job_live AS l JOIN worker_name AS w ON w.id = l.worker
 WHERE l.worker IS NOT NULL
 
+-- name: held_from
+SELECT l.seq, l.lease, w.name, l.state, l.cancel
+FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
+JOIN worker_name AS w ON w.id = h.worker
+CROSS JOIN LATERAL (
+    SELECT seq, lease, state, cancel FROM job_live
+    WHERE worker = h.worker AND seq >= h.floor) AS l
+
 -- name: held_by
+-- What one worker holds, from $2 on.
 SELECT l.seq, l.lease, $1::text, l.state, l.cancel FROM job_live AS l
-WHERE l.worker = (SELECT id FROM worker_name WHERE name = $1)
+WHERE l.worker = (SELECT id FROM worker_name WHERE name = $1) AND l.seq >= $2
 
 -- name: postpone
 UPDATE job_live AS l
@@ -617,6 +650,18 @@ SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.versio
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (SELECT worker, count(*) FROM job_live WHERE worker IS NOT NULL GROUP BY worker) AS h
      ON h.worker = n.id
+ORDER BY w.id
+
+-- name: workers_from
+-- As "workers", counting what they hold from $2 on.
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.status,
+       extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+       coalesce(h.count, 0)
+FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
+LEFT JOIN (
+    SELECT f.worker, (SELECT count(*) FROM job_live AS l
+                      WHERE l.worker = f.worker AND l.seq >= f.floor) AS count
+    FROM unnest($1::int[], $2::bigint[]) AS f(worker, floor)) AS h ON h.worker = n.id
 ORDER BY w.id
 
 -- name: retire_silent

@@ -18,6 +18,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.store import JobFilter
+from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.statements import REASONS, SQL, STATES
 
 _QUEUE = " JOIN queues AS q ON q.id = r.queue"
@@ -101,16 +102,25 @@ async def stats(db: Any, name: str | None) -> list[QueueStats]:
     return [_stats(row) for row in await db.fetch(SQL["stats"], name)]
 
 
-async def held(db: Any, worker_id: str | None) -> list[Held]:
-    """Leases in force."""
+async def held(db: Any, worker_id: str | None, floor: int = 0) -> list[Held]:
+    """Leases in force, of one worker (from a number on) or of all."""
     if worker_id is None:
         return [held_row(row) for row in await db.fetch(SQL["held"])]
-    return [held_row(row) for row in await db.fetch(SQL["held_by"], worker_id)]
+    return [held_row(row) for row in await db.fetch(SQL["held_by"], worker_id, floor)]
 
 
-async def workers(db: Any) -> list[Worker]:
+async def held_from(db: Any, holding: Holding) -> list[Held]:
+    """Leases in force, as far as they are known, where reading all is slow."""
+    return [held_row(row) for row in await db.fetch(SQL["held_from"], *holding.columns())]
+
+
+async def workers(db: Any, holding: Holding | None = None) -> list[Worker]:
     """Every worker, by id."""
-    return [_worker(row) for row in await db.fetch(SQL["workers"])]
+    if holding is not None and holding.slow:
+        rows = await db.fetch(SQL["workers_from"], *holding.columns())
+    else:
+        rows = await db.fetch(SQL["workers"])
+    return [_worker(row) for row in rows]
 
 
 def held_row(row: Any) -> Held:

@@ -52,6 +52,7 @@ from jobqueue.stores.postgres.claiming import Board, Claiming, Home
 from jobqueue.stores.postgres.connections import FIXED_PLANS, READING, Connections
 from jobqueue.stores.postgres.following import events_after
 from jobqueue.stores.postgres.heads import Head, Heads
+from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.migrate import migrate
 from jobqueue.stores.postgres.notices import Listener, Speaker, returned
 from jobqueue.stores.postgres.pulse import SideLoop
@@ -110,6 +111,7 @@ class PostgresStore:
         self._runner = Runner(observer or Deaf(), patience)
         self._heads = Heads()
         self._board = Board()
+        self._holding = Holding()
         self._numbers: dict[str, int] = {}  # of workers, by name: they never change
         self._worker_names: dict[int, str] = {}
         self._node = new_lease()
@@ -312,6 +314,7 @@ class PostgresStore:
         self._wrote()
         results = [result for result in batch.results if result is not None]
         assigned = batch.assigned
+        self._holding.claimed(assigned, self._numbers)
         if batch.written and claims:
             # Not everything was handed off: what is claimable goes to the slots that are left.
             assigned = assigned + await self._claim_quietly(_left(claims, assigned))
@@ -337,6 +340,7 @@ class PostgresStore:
         self._check_open()
         assigned = await self._claiming.fill(claims)
         if assigned:
+            self._holding.claimed(assigned, self._numbers)
             self._wrote()
         return assigned
 
@@ -374,7 +378,7 @@ class PostgresStore:
         if not claims:
             return []
         try:
-            return await self._claiming.fill(claims)
+            return await self.claim(claims)
         except JobQueueError as error:
             _log.warning("a claim after a write failed: %s", error)
             return []
@@ -399,10 +403,19 @@ class PostgresStore:
         now = self._now()
 
         async def look(db: Any) -> tuple[Any, Any, Any]:
+            waiting = await db.fetch(SQL["due_waiting"], now, limit)
+            if not self._holding.slow:
+                began = time.perf_counter()
+                held = await db.fetch(SQL["due_held"], now, limit)
+                self._holding.measured(time.perf_counter() - began)
+                return waiting, held, await db.fetchrow(SQL["next_due"], now)
+            if self._holding.wants_look():
+                await self._look_at_holding(db)
+            workers, floors = self._holding.columns()
             return (
-                await db.fetch(SQL["due_waiting"], now, limit),
-                await db.fetch(SQL["due_held"], now, limit),
-                await db.fetchrow(SQL["next_due"], now),
+                waiting,
+                await db.fetch(SQL["due_held_from"], now, limit, workers, floors),
+                await db.fetchrow(SQL["next_due_from"], now, workers, floors),
             )
 
         waiting, held, (at, *times) = await self._runner.read(self._writing, "due", look)
@@ -422,6 +435,12 @@ class PostgresStore:
         if next_at is not None and (here := self._here()) is not None:
             next_at += here - at  # the caller sleeps by the clock of this machine
         return Overdue(found[:limit], promoted, next_at)
+
+    async def _look_at_holding(self, db: Any) -> None:
+        self._holding.begin()
+        began = time.perf_counter()
+        rows = await db.fetch(SQL["held_floors"])
+        self._holding.looked(((row[0], row[1]) for row in rows), time.perf_counter() - began)
 
     async def _promote(self, limit: int) -> int:
         now = self._now()
@@ -650,7 +669,11 @@ class PostgresStore:
             status = await db.fetchval(SQL["beat"], worker_id, incarnation, now)
             if status is None:
                 return Pulse(False)
-            standing = {one.lease: one for one in await reads.held(db, worker_id)}
+            floor = self._holding.floor(self._numbers.get(worker_id))
+            standing = {one.lease: one for one in await reads.held(db, worker_id, floor)}
+            if floor and not standing.keys() >= set(leases):
+                # Another server may have claimed below it: nobody is told "lost" by a guess.
+                standing = {one.lease: one for one in await reads.held(db, worker_id)}
             late = [
                 one
                 for lease in begun
@@ -679,6 +702,8 @@ class PostgresStore:
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""
+        if worker_id is None and self._holding.slow:
+            return await self._read("held", lambda db: reads.held_from(db, self._holding))
         return await self._read("held", lambda db: reads.held(db, worker_id))
 
     async def set_worker_status(self, worker_id: str, status: WorkerStatus) -> bool:
@@ -693,7 +718,7 @@ class PostgresStore:
 
     async def workers(self) -> list[Worker]:
         """See ``Store.workers``."""
-        return await self._read("workers", reads.workers)
+        return await self._read("workers", lambda db: reads.workers(db, self._holding))
 
     async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
         """See ``Store.retire_silent``."""

@@ -90,12 +90,12 @@ CREATE TABLE job_live (
     cancel      boolean NOT NULL DEFAULT false,
     error       text
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
-        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.2);
+        autovacuum_analyze_scale_factor = 0.2);
 -- What came back (retried, promoted, handed back) has a stretch of its own: the other one only
 -- grows at its end, and a claim can begin where the last one found its first job.
 CREATE INDEX job_live_ready ON job_live (queue, prio, ready, seq) WHERE ready > 0;
 CREATE INDEX job_live_wake ON job_live (wake_at) WHERE wake_at IS NOT NULL;
-CREATE INDEX job_live_held ON job_live (worker) WHERE worker IS NOT NULL;
+CREATE INDEX job_live_held ON job_live (worker, seq) WHERE worker IS NOT NULL;
 
 CREATE TABLE job_ended (
     seq          bigint PRIMARY KEY,
