@@ -63,6 +63,13 @@ class Holding:
         self._took = took
         self.slow = took > _SLOW
 
+    def read(self, found: Iterable[tuple[int, int]]) -> None:
+        """What is held from the floors on was read: the next time it can begin higher."""
+        floors: dict[int, int] = {}
+        for worker, seq in [*found, *self._meanwhile.items()]:
+            floors[worker] = min(seq, floors.get(worker, seq))
+        self._floors = floors
+
     def floor(self, worker: int | None) -> int:
         """Where to begin to read what a worker holds: at the beginning, unless that is slow."""
         if not self.slow or worker is None:

@@ -439,24 +439,18 @@ LIMIT $2
 -- The lowest job that each worker holds.
 SELECT worker, min(seq) FROM job_live WHERE worker IS NOT NULL GROUP BY worker
 
--- name: due_held_from
--- As "due_held", for the workers $3 and what they hold from $4 on.
-SELECT l.seq, l.state, l.version, l.lease, false
-FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
-CROSS JOIN unnest($3::int[], $4::bigint[]) AS h(worker, floor)
+-- name: holding_from
+-- What the workers $1 hold, each from $2 on.
+SELECT h.worker, l.seq, l.state, l.version, l.lease, l.due
+FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
 CROSS JOIN LATERAL (
-    SELECT seq, state, version, lease FROM job_live
-    WHERE worker = h.worker AND seq >= h.floor AND due <= c.now) AS l
-LIMIT $2
+    SELECT seq, state, version, lease, due FROM job_live
+    WHERE worker = h.worker AND seq >= h.floor) AS l
 
--- name: next_due_from
+-- name: next_wake
 SELECT c.now,
        (SELECT wake_at FROM job_live WHERE wake_at IS NOT NULL AND wake_at > c.now
-        ORDER BY wake_at LIMIT 1),
-       (SELECT min(l.due) FROM unnest($2::int[], $3::bigint[]) AS h(worker, floor)
-        CROSS JOIN LATERAL (
-            SELECT due FROM job_live
-            WHERE worker = h.worker AND seq >= h.floor AND due > c.now) AS l)
+        ORDER BY wake_at LIMIT 1)
 FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
 
 -- name: next_due

@@ -411,12 +411,7 @@ class PostgresStore:
                 return waiting, held, await db.fetchrow(SQL["next_due"], now)
             if self._holding.wants_look():
                 await self._look_at_holding(db)
-            workers, floors = self._holding.columns()
-            return (
-                waiting,
-                await db.fetch(SQL["due_held_from"], now, limit, workers, floors),
-                await db.fetchrow(SQL["next_due_from"], now, workers, floors),
-            )
+            return waiting, *await self._read_holding(db, now, limit)
 
         waiting, held, (at, *times) = await self._runner.read(self._writing, "due", look)
         rows = [*waiting, *held]
@@ -441,6 +436,16 @@ class PostgresStore:
         began = time.perf_counter()
         rows = await db.fetch(SQL["held_floors"])
         self._holding.looked(((row[0], row[1]) for row in rows), time.perf_counter() - began)
+
+    async def _read_holding(self, db: Any, now: float | None, limit: int) -> tuple[Any, Any]:
+        """What is held and due, and when to look again, without wading through what was."""
+        self._holding.begin()
+        rows = await db.fetch(SQL["holding_from"], *self._holding.columns())
+        self._holding.read((row[0], row[1]) for row in rows)
+        at, wake = await db.fetchrow(SQL["next_wake"], now)
+        due = [(*row[1:5], False) for row in rows if row[5] is not None and row[5] <= at]
+        later = min((row[5] for row in rows if row[5] is not None and row[5] > at), default=None)
+        return due[:limit], (at, wake, later)
 
     async def _promote(self, limit: int) -> int:
         now = self._now()
