@@ -27,7 +27,7 @@ from jobqueue.engine.settings import EngineSettings
 from jobqueue.topology.backing import PrivatePostgres, PrivateRedis
 from jobqueue.topology.connect import create_locks, create_store
 
-POLL = 0.02
+POLL = 0.1  # each look sums a short table, and must not weigh on what it measures
 _STUCK = 120.0  # seconds without one job that ended
 _TOLD = {"fsync", "synchronous_commit", "shared_buffers", "max_wal_size", "max_connections"}
 
