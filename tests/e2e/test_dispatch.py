@@ -38,6 +38,7 @@ def test_two_servers_hand_out_every_job_once_each_under_its_lock(
     layout: Running, ctl: Ctl, queue: str, query: Query, workshop: Workshop
 ) -> None:
     count = 400
+    ctl.ok("queue", "pause", queue)  # until both are there
     ids = ctl.ok("job", "submit", queue, "{}", "--type", "work", "--count", str(count)).split()
     locks: dict[str, str] = {}
     depth = "SELECT done::int FROM queue_depth WHERE queue = $1"
@@ -51,6 +52,9 @@ def test_two_servers_hand_out_every_job_once_each_under_its_lock(
         workshop.worker(queue, "--server", one) as first,
         workshop.worker(queue, "--server", two) as second,
     ):
+        there = "SELECT count(*)::int FROM workers WHERE $1 = ANY (queues) AND status = 'ONLINE'"
+        wait(lambda: query(there, queue) == [(2,)], "both workers are there")
+        ctl.ok("queue", "resume", queue)
         wait(all_done, "all jobs are done")
         assert (first.stop(), second.stop()) == (0, 0)
     assert Counter(workshop.attempts()) == dict.fromkeys([(job_id, 1) for job_id in ids], 1)

@@ -163,7 +163,7 @@ async def test_a_caller_that_gives_up_leaves_nothing(victim, locks):
 
 
 async def test_an_outage_is_noticed_although_nobody_asks(victim, metrics, monkeypatch, caplog):
-    monkeypatch.setattr("jobqueue.stores.redis.locks._QUIET", 0.05)
+    monkeypatch.setitem(RedisLocks.open.__globals__, "_QUIET", 0.05)
     locks = RedisLocks(victim.url, observer=metrics, timeout=0.5)
     await locks.open()
     victim.stop()
