@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.core.errors import JobQueueError
-from jobqueue.topology.connect import parse_url
 from tests.cli import ups
 from tests.cli.ups import Home, gone
 from tests.services.run import Run
@@ -23,17 +21,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def _is_there() -> bool:
-    try:
-        import jobqueue.stores.postgres  # noqa: F401
-
-        parse_url("postgresql://postgres@127.0.0.1/jobs")
-    except (ImportError, JobQueueError):
-        return False
-    return True
-
-
-needs_store = pytest.mark.skipif(not _is_there(), reason="there is no PostgreSQL store yet")
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
@@ -54,7 +41,6 @@ def done_jobs(home: Home, server: str) -> int:
     return queue["depth"]["DONE"]
 
 
-@needs_store
 @pytest.mark.integration
 @pytest.mark.faults
 @pytest.mark.req("jq:NFR-023")
@@ -91,7 +77,6 @@ def test_it_works_goes_on_without_a_server_and_comes_back_with_its_jobs(home):
     assert done_jobs(home, again["grpc"][0]) == 101
 
 
-@needs_store
 @pytest.mark.integration
 def test_named_services_by_environment(home, empty_postgres_dsn, redis_url):
     names = {"JQ_DB_URL": empty_postgres_dsn, "JQ_REDIS_URL": redis_url}
@@ -115,7 +100,7 @@ def open_desk(desk: Path, home: Home) -> Path:  # noqa: F811
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("number", [0, pytest.param(1, marks=needs_store)])
+@pytest.mark.parametrize("number", [0, 1])
 def test_the_commands_of_the_page_work(number, open_desk, home):
     assert len(BLOCKS) == 2
     http, grpc = str(free_port()), str(free_port())
