@@ -1,0 +1,241 @@
+"""What clients talk to: it owns no job, and carries out submit, result and cancel over the owners.
+
+Each order of calls is the document's; beside it stands what happens when a call in the middle
+fails, or its answer is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from jobqueue.core.clock import Clock, SystemClock
+from jobqueue.core.deadline import deadline
+from jobqueue.core.errors import JobQueueError, QueueFull, Unavailable
+from jobqueue.services import journal
+from jobqueue.services.model import (
+    Actor,
+    Canceled,
+    Created,
+    Envelope,
+    Listing,
+    Page,
+    Record,
+    Spec,
+    Status,
+    Submitted,
+)
+from jobqueue.services.protocols import Jobs, Queue, Results, new_request_id
+from jobqueue.services.repeats import Protocols
+from jobqueue.services.requests import check_key, check_reason, check_spec
+
+CANCELED_QUEUED = "canceled before it started"
+_SETTLE_SECONDS = 2.0
+
+
+class Gateway:
+    """The public API over three owners."""
+
+    def __init__(
+        self, jobs: Jobs, queue: Queue, results: Results, *, clock: Clock | None = None
+    ) -> None:
+        self._jobs = jobs
+        self._queue = queue
+        self._results = results
+        self._clock = clock or SystemClock()
+        self._protocols = Protocols()
+        self._keys = _KeyLocks()
+
+    async def stop(self) -> None:
+        """Let what was begun end."""
+        await self._protocols.settle(_SETTLE_SECONDS)
+
+    # -- submit: create, enqueue; if that fails, undo the create ---------------------------------
+
+    async def submit(self, spec: Spec, key: str) -> Submitted:
+        """Accepted once it is in the queue."""
+        check_spec(spec)
+        check_key(key)
+        return await self._protocols.run(self._submit(spec, key))
+
+    async def _submit(self, spec: Spec, key: str) -> Submitted:
+        # One at a time for each key: a second caller must not be told of a job that the first is
+        # about to undo.
+        async with self._keys.hold(key):
+            created = await self._jobs.create(spec, key, request_id=new_request_id())
+            if not created.created and created.status is not Status.QUEUED:
+                return self._accepted(created)
+            # A job that was there may be missing from the queue, if who created it died in
+            # between. Enqueueing it again is harmless: it is there once, or was taken, and then
+            # it is not QUEUED when it is taken for the second time.
+            try:
+                enqueued = await self._queue.enqueue(
+                    created.job_id, self._now_ms(), request_id=new_request_id()
+                )
+            except JobQueueError as error:
+                failure: JobQueueError = Unavailable(
+                    f"the job could not be queued: {error.message}"
+                )
+            else:
+                if enqueued:
+                    return self._accepted(created)
+                failure = QueueFull("the queue is full")
+            if created.created and not await self._undo(created):
+                return self._accepted(created)
+            raise failure
+
+    async def _undo(self, created: Created) -> bool:
+        """Whether the job is gone, or at least not known to have been accepted."""
+        job_id = created.job_id
+        with deadline(None):  # though the client may have left
+            try:
+                answer = await self._jobs.delete_if(
+                    job_id, Status.QUEUED, request_id=new_request_id()
+                )
+            except JobQueueError as error:
+                journal.anomaly(
+                    f"a job was created, not queued, and could not be deleted: {error.message}",
+                    job_id=job_id,
+                )
+                return True
+        if answer.applied:
+            journal.warn("compensated", "not queued, so deleted again", job_id=job_id)
+            return True
+        if answer.current is None:
+            return True
+        # It has been taken from the queue: only the answer to the enqueue was lost.
+        journal.note(journal.RACE, "it was queued after all", job_id=job_id)
+        return False
+
+    def _accepted(self, created: Created) -> Submitted:
+        return Submitted(created.job_id, self._now_ms())
+
+    # -- reads -----------------------------------------------------------------------------------
+
+    async def status(self, job_id: str) -> Record:
+        """As the owner has it."""
+        return await self._jobs.get(job_id)
+
+    async def result(self, job_id: str) -> Envelope | None:
+        """The canonical status decides whether there is one."""
+        status = (await self._jobs.get(job_id)).summary.status
+        if not status.terminal:
+            return None
+        envelope = await self._results.get(job_id)
+        if envelope is None or envelope.status is not status:
+            kept = "none" if envelope is None else envelope.status.name
+            journal.anomaly(
+                f"the job is {status.name}, its result is {kept}",
+                job_id=job_id,
+                current_status=status.name,
+            )
+            raise Unavailable("the result of this job cannot be read now")
+        return envelope
+
+    async def list(self, listing: Listing) -> Page:
+        """As the owner has them."""
+        return await self._jobs.list(listing)
+
+    # -- cancel: queued: remove, envelope, compare-and-set; otherwise: a flag --------------------
+
+    async def cancel(self, job_id: str, reason: str) -> Canceled:
+        """What is queued ends at once; what runs is asked to."""
+        check_reason(reason)
+        return await self._protocols.run(self._cancel(job_id, reason))
+
+    async def _cancel(self, job_id: str, reason: str) -> Canceled:
+        status = (await self._jobs.get(job_id)).summary.status
+        if status.terminal:
+            return Canceled(job_id, True, status, already_terminal=True)
+        if status is Status.QUEUED and await self._queue.remove(
+            job_id, request_id=new_request_id()
+        ):
+            try:
+                done = await self._cancel_queued(job_id, reason)
+            except JobQueueError:
+                await self._put_back(job_id)
+                raise
+            if done.terminal:
+                return Canceled(job_id, True, done, already_terminal=False)
+        return await self._request_cancel(job_id, reason)
+
+    async def _cancel_queued(self, job_id: str, reason: str) -> Status:
+        """Of a job that is out of the queue; its status afterwards."""
+        envelope = Envelope(job_id, Status.CANCELED, output_summary=CANCELED_QUEUED)
+        stored = await self._results.store(envelope, request_id=new_request_id())
+        if stored.current is not Status.CANCELED:
+            journal.anomaly(
+                "a queued job has a result already",
+                job_id=job_id,
+                current_status=stored.current.name,
+            )
+        answer = await self._jobs.transition(
+            job_id,
+            Status.QUEUED,
+            Status.CANCELED,
+            actor=Actor.GATEWAY,
+            reason=reason,
+            request_id=new_request_id(),
+        )
+        assert answer.current is not None
+        if answer.applied:
+            journal.note("canceled", "canceled while queued", job_id=job_id, reason=reason)
+        return answer.current
+
+    async def _put_back(self, job_id: str) -> None:
+        """A cancel that stopped half-way must not strand the job.
+
+        If its envelope was stored after all, that decides when the job has run.
+        """
+        with deadline(None):
+            try:
+                await self._queue.enqueue(job_id, self._now_ms(), request_id=new_request_id())
+            except JobQueueError as error:
+                journal.anomaly(
+                    f"a queued job is missing from the queue: {error.message}", job_id=job_id
+                )
+            else:
+                journal.warn(journal.RESCUE, "put back after half a cancel", job_id=job_id)
+
+    async def _request_cancel(self, job_id: str, reason: str) -> Canceled:
+        answer = await self._jobs.request_cancel(job_id, reason, request_id=new_request_id())
+        assert answer.current is not None
+        if answer.applied and answer.current is Status.QUEUED:
+            # Taken by the Coordinator and not yet started, or lost with the memory of the queue.
+            journal.warn("queued_not_in_queue", "a queued job is not in the queue", job_id=job_id)
+        journal.note(
+            "cancel_requested",
+            "asked to cancel",
+            job_id=job_id,
+            reason=reason,
+            current_status=answer.current.name,
+        )
+        return Canceled(job_id, True, answer.current, already_terminal=False)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now() * 1000)
+
+
+class _KeyLocks:
+    """One holder for each key; the empty key is nobody's."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def hold(self, key: str) -> AsyncIterator[None]:
+        if not key:
+            yield
+            return
+        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, users - 1)

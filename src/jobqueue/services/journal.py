@@ -1,0 +1,30 @@
+"""Lines of the log, each with its event; the method is that of the call under way."""
+
+from __future__ import annotations
+
+import logging
+from contextvars import ContextVar
+
+log = logging.getLogger("jobqueue.services")
+
+METHOD: ContextVar[str] = ContextVar("jobqueue_method", default="")
+
+ANOMALY = "consistency_anomaly"
+RACE = "expected_race"
+RESCUE = "rescue"
+STATE_LOST = "state_lost"
+
+
+def note(event: str, message: str, *, level: int = logging.INFO, **fields: object) -> None:
+    """Write a line."""
+    log.log(level, message, extra={"event": event, "method": METHOD.get(), **fields})
+
+
+def anomaly(message: str, **fields: object) -> None:
+    """The parts disagree, and nobody will put it right."""
+    note(ANOMALY, message, level=logging.ERROR, **fields)
+
+
+def warn(event: str, message: str, **fields: object) -> None:
+    """Something that a person may want to look at."""
+    note(event, message, level=logging.WARNING, **fields)

@@ -1,0 +1,56 @@
+"""Which workers are alive, judged by their heartbeats alone, and which jobs they were given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from jobqueue.core.errors import QueueFull
+
+MAX_WORKERS = 10_000
+
+
+class Liveness:
+    """Workers by name. One that falls silent is forgotten with its jobs, until it beats again."""
+
+    def __init__(self, timeout_ms: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._timeout = timeout_ms / 1000
+        self._monotonic = monotonic
+        self._heard: dict[str, float] = {}
+        self._owners: dict[str, str] = {}
+
+    def beat(self, worker_id: str) -> bool:
+        """It lives; True if that is news."""
+        news = not self.alive(worker_id)
+        if worker_id not in self._heard and len(self._heard) >= MAX_WORKERS:
+            raise QueueFull(f"there are {MAX_WORKERS} workers already")
+        self._heard[worker_id] = self._monotonic()
+        return news
+
+    def alive(self, worker_id: str) -> bool:
+        """Whether it was heard within the timeout."""
+        at = self._heard.get(worker_id)
+        return at is not None and self._monotonic() - at < self._timeout
+
+    def give(self, worker_id: str, job_id: str) -> None:
+        """The worker has the job."""
+        self._owners[job_id] = worker_id
+
+    def owner(self, job_id: str) -> str | None:
+        """Who has the job, as far as it is known."""
+        return self._owners.get(job_id)
+
+    def take(self, job_id: str) -> None:
+        """Nobody has the job any more."""
+        self._owners.pop(job_id, None)
+
+    def silent(self) -> list[tuple[str, list[str]]]:
+        """Workers that were not heard in time, with their jobs; each is told of once."""
+        found = []
+        for worker_id in [name for name in self._heard if not self.alive(name)]:
+            del self._heard[worker_id]
+            jobs = [job for job, owner in self._owners.items() if owner == worker_id]
+            for job in jobs:
+                del self._owners[job]
+            found.append((worker_id, jobs))
+        return found

@@ -1,0 +1,99 @@
+"""First answers, repeated to whoever asks again; protocols that end though their caller left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+REMEMBERED = 10_000
+
+
+class Repeats:
+    """Answers by request id, the latest ones. An error is no answer: the call is made again."""
+
+    def __init__(self, bound: int = REMEMBERED) -> None:
+        self._bound = bound
+        self._answers: OrderedDict[tuple[str, str], Any] = OrderedDict()
+
+    def answer(self, method: str, request_id: str, call: Callable[[], T]) -> T:
+        """What ``call`` returned the first time. An empty id is never repeated."""
+        if not request_id:
+            return call()
+        asked = (method, request_id)
+        if asked in self._answers:
+            found: T = self._answers[asked]
+            return found
+        made = call()
+        self._keep(asked, made)
+        return made
+
+    def known(self, method: str, request_id: str) -> tuple[Any] | None:
+        """The first answer, if there was one."""
+        asked = (method, request_id)
+        return (self._answers[asked],) if asked in self._answers else None
+
+    def _keep(self, asked: tuple[str, str], made: object) -> None:
+        self._answers[asked] = made
+        if len(self._answers) > self._bound:
+            self._answers.popitem(last=False)
+
+
+class Protocols:
+    """Runs protocols of several calls to their end, whatever becomes of who asked for them."""
+
+    def __init__(self, bound: int = REMEMBERED) -> None:
+        self._repeats = Repeats(bound)
+        self._under_way: dict[tuple[str, str], asyncio.Task[Any]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, protocol: Coroutine[Any, Any, T]) -> T:
+        """Wait for it; a caller that is cancelled leaves, the protocol goes on."""
+        return await asyncio.shield(self._own(protocol))
+
+    async def once(self, method: str, request_id: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Run it, or join it, or repeat its answer."""
+        if not request_id:
+            return await self.run(_awaited(call))
+        asked = (method, request_id)
+        task = self._under_way.get(asked)
+        if task is None:
+            task = self._own(self._first(method, request_id, call))
+            self._under_way[asked] = task
+            task.add_done_callback(lambda _: self._under_way.pop(asked, None))
+        joined: T = await asyncio.shield(task)
+        return joined
+
+    async def _first(self, method: str, request_id: str, call: Callable[[], Awaitable[T]]) -> T:
+        known = self._repeats.known(method, request_id)
+        if known is not None:
+            found: T = known[0]
+            return found
+        made = await call()
+        return self._repeats.answer(method, request_id, lambda: made)
+
+    def _own(self, protocol: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(protocol)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked has it; if they left, it was logged where it arose
+
+    async def settle(self, seconds: float) -> None:
+        """Let what is under way end; cut off what takes longer."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _awaited(call: Callable[[], Awaitable[T]]) -> T:
+    return await call()

@@ -1,0 +1,62 @@
+"""What may be asked: every limit, and every message with its field."""
+
+from __future__ import annotations
+
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.services.model import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Spec
+
+MAX_TYPE_LENGTH = 200
+MAX_KEY_LENGTH = 255
+MAX_LABELS = 32
+MAX_LABEL_LENGTH = 255
+MAX_REASON_LENGTH = 1_000
+MAX_WORKER_ID_LENGTH = 255
+_MAX_OFFSET_DIGITS = 18
+
+
+def check_spec(spec: Spec) -> None:
+    """Refuse a job that could not be carried out as it says."""
+    check_text("spec.job_type", spec.job_type, MAX_TYPE_LENGTH)
+    if len(spec.labels) > MAX_LABELS:
+        raise InvalidArgument("spec.labels", f"at most {MAX_LABELS} are allowed")
+    for name, value in spec.labels.items():
+        check_text("spec.labels", name, MAX_LABEL_LENGTH)
+        if value:
+            check_text("spec.labels", value, MAX_LABEL_LENGTH)
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that no two people would write in the same way; an empty one is no key."""
+    if key:
+        check_text("client_request_id", key, MAX_KEY_LENGTH)
+
+
+def check_reason(reason: str) -> None:
+    """Refuse a reason that is a book."""
+    if len(reason) > MAX_REASON_LENGTH:
+        raise InvalidArgument("reason", f"at most {MAX_REASON_LENGTH} characters")
+
+
+def check_worker_id(worker_id: str) -> None:
+    """Refuse a worker without a name."""
+    check_text("worker_id", worker_id, MAX_WORKER_ID_LENGTH)
+
+
+def check_text(field: str, text: str, most: int) -> None:
+    """Refuse what is empty, too long, or cannot be shown."""
+    if not 1 <= len(text) <= most or not text.isprintable():
+        raise InvalidArgument(field, f"1 to {most} printable characters")
+
+
+def page_size(asked: int) -> int:
+    """0 asks for the default; too many are clamped."""
+    return min(asked, MAX_PAGE_SIZE) if asked else DEFAULT_PAGE_SIZE
+
+
+def page_offset(token: str) -> int:
+    """A token is the offset in digits, and nothing else."""
+    if not token:
+        return 0
+    if not (token.isascii() and token.isdigit()) or len(token) > _MAX_OFFSET_DIGITS:
+        raise InvalidArgument("page.page_token", f"{token[:40]!r} is not a non-negative integer")
+    return int(token)

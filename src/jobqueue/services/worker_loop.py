@@ -1,0 +1,216 @@
+"""The worker: heartbeats, and slots that fetch, execute and report."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from jobqueue.core.errors import Code, JobQueueError
+from jobqueue.services import journal
+from jobqueue.services.model import (
+    HEARTBEAT_INTERVAL_MS,
+    MAX_OUTPUT_BYTES,
+    RETRY_AFTER_MS,
+    TOTAL_WORKER_SLOTS,
+    Outcome,
+    Report,
+    Spec,
+    Work,
+    checksum,
+)
+from jobqueue.services.protocols import Coordination, new_request_id
+from jobqueue.services.result_shelf import too_large
+
+# Asked again at this pace while the Coordinator does not answer; its client has backed off before.
+_AGAIN = 0.2
+_FINAL = frozenset({Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.PERMISSION_DENIED})
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a job made."""
+
+    output: bytes = b""
+    summary: str = ""
+
+
+Execute = Callable[[Spec], Awaitable[Output]]
+"""Runs a job; an exception is its failure, and its text the reason."""
+
+
+class WorkerLoop:
+    """Takes no more than ``slots`` jobs at once; what it gets it does not choose."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        execute: Execute,
+        *,
+        worker_id: str,
+        slots: int = TOTAL_WORKER_SLOTS,
+        heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> None:
+        self._coordination = coordination
+        self._execute = execute
+        self._worker_id = worker_id
+        self._slots = slots
+        self._interval_ms = heartbeat_interval_ms
+        self._max_output_bytes = max_output_bytes
+        self._stopping = asyncio.Event()
+        self._idle = False
+        self._hint_ms = RETRY_AFTER_MS
+        self._asking = asyncio.Lock()  # held by the one slot that asks while all are idle
+        self._first_beat = asyncio.Event()
+        self._beats: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Begin; the first heartbeat was tried when this returns."""
+        self._beats = asyncio.create_task(self._beat())
+        await self._first_beat.wait()
+        self._tasks = [asyncio.create_task(self._slot()) for _ in range(self._slots)]
+
+    async def stop(self, seconds: float) -> None:
+        """Take no more, finish and report what runs, then end; heartbeats go on until then."""
+        self._stopping.set()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=seconds)
+            if late:
+                journal.warn("stopped_early", f"{len(late)} jobs were cut off; they stay RUNNING")
+        tasks = [*self._tasks, *([self._beats] if self._beats else [])]
+        self._tasks, self._beats = [], None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        failing = False
+        while True:
+            wait_ms = self._interval_ms
+            try:
+                wait_ms = await self._coordination.heartbeat(
+                    self._worker_id, int(time.time() * 1000), self._slots
+                )
+            except JobQueueError as error:
+                if not failing:
+                    journal.warn(
+                        "heartbeat_failed",
+                        f"no heartbeat reaches the coordinator: {error.message}",
+                        worker_id=self._worker_id,
+                    )
+                failing = True
+            else:
+                if failing or not self._first_beat.is_set():
+                    journal.note("heartbeat", "the coordinator hears us", worker_id=self._worker_id)
+                failing = False
+            self._first_beat.set()
+            await asyncio.sleep(wait_ms / 1000)
+
+    # -- slots -----------------------------------------------------------------------------------
+
+    async def _slot(self) -> None:
+        while (work := await self._next()) is not None:
+            assert work.spec is not None
+            report = await self._run(work.job_id, work.spec)
+            await self._deliver(report)
+
+    async def _next(self) -> Work | None:
+        """A job; None when stopping. While there is none, one slot asks for all of them."""
+        while not self._stopping.is_set():
+            if not self._all_idle():
+                work = await self._ask()
+            else:
+                async with self._asking:
+                    if self._all_idle() and await self._pause(self._hint_ms / 1000):
+                        return None
+                    work = await self._ask()
+            if work is None:
+                return None
+            self._idle = not work.job_id
+            if work.job_id:
+                return work
+            self._hint_ms = work.retry_after_ms
+        return None
+
+    def _all_idle(self) -> bool:
+        """The latest answer was that there is nothing."""
+        return self._idle
+
+    async def _ask(self) -> Work | None:
+        """One fetch, until it is answered: a job may have been assigned by the answer we lost."""
+        request_id = new_request_id()
+        while True:
+            try:
+                return await self._coordination.fetch(self._worker_id, request_id=request_id)
+            except JobQueueError as error:
+                journal.warn(
+                    "fetch_failed",
+                    f"cannot ask for work: {error.message}",
+                    worker_id=self._worker_id,
+                )
+            if await self._pause(_AGAIN * (0.5 + random.random())):
+                return None
+
+    async def _pause(self, seconds: float) -> bool:
+        """True when the worker stops."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _run(self, job_id: str, spec: Spec) -> Report:
+        began = time.monotonic()
+        failure = ""
+        made = Output()
+        try:
+            made = await self._execute(spec)
+        except Exception as error:
+            failure = str(error) or type(error).__name__
+        if len(made.output) > self._max_output_bytes:
+            failure = too_large(len(made.output), self._max_output_bytes)
+        if failure:
+            made = Output()
+        return Report(
+            worker_id=self._worker_id,
+            job_id=job_id,
+            outcome=Outcome.FAILED if failure else Outcome.SUCCEEDED,
+            runtime_ms=int((time.monotonic() - began) * 1000),
+            failure_reason=failure,
+            output_summary=made.summary,
+            output=made.output,
+            checksum=checksum(made.output),
+        )
+
+    async def _deliver(self, report: Report) -> None:
+        """Until it is answered: what was done must not be lost by a coordinator that restarts."""
+        request_id = new_request_id()
+        while True:
+            try:
+                accepted = await self._coordination.report(report, request_id=request_id)
+            except JobQueueError as error:
+                journal.warn(
+                    "report_failed",
+                    f"an outcome could not be reported: {error.message}",
+                    job_id=report.job_id,
+                    worker_id=self._worker_id,
+                )
+                if error.code in _FINAL:
+                    return
+            else:
+                if not accepted:
+                    journal.warn(
+                        "report_ignored",
+                        "an outcome came too late",
+                        job_id=report.job_id,
+                        worker_id=self._worker_id,
+                    )
+                return
+            await asyncio.sleep(_AGAIN * (0.5 + random.random()))
