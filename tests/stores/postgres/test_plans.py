@@ -40,6 +40,13 @@ INSERT INTO job_key
 SELECT 1, 'old ' || seq, id, 4e9, 'f' FROM job_record WHERE type = 'filling';
 """
 
+# A full look through an index then seems to cost one page, however long the table has become.
+COUNTED_EMPTY = """
+ANALYZE;
+UPDATE pg_class SET reltuples = 0
+WHERE relname LIKE 'job_live%';
+"""
+
 
 async def everything(store) -> None:
     """What a server does all day."""
@@ -69,8 +76,8 @@ async def everything(store) -> None:
 
 
 @pytest.mark.req("jq:NFR-012")
-@pytest.mark.parametrize("analyzed", [True, False], ids=["analyzed", "without statistics"])
-async def test_no_statement_reads_a_table_from_end_to_end(open_store, db, monkeypatch, analyzed):
+@pytest.mark.parametrize("counted", ["analyzed", "without statistics", "while it was empty"])
+async def test_no_statement_reads_a_table_from_end_to_end(open_store, db, monkeypatch, counted):
     plans = await watch(db, monkeypatch)
     store = await open_store()
     await everything(store)  # plans are made and kept while there are ten rows
@@ -79,8 +86,10 @@ async def test_no_statement_reads_a_table_from_end_to_end(open_store, db, monkey
     assert small > 30
     assert await db.fetchval("SELECT max(id) FROM queues") == 1
     await db.execute(FILL)
-    if analyzed:
+    if counted == "analyzed":
         await db.execute("ANALYZE")
+    if counted == "while it was empty":  # as autovacuum leaves a queue that had nothing to do
+        await db.execute(COUNTED_EMPTY)
     plans.seen.clear()
     await everything(store)  # by the plans that were made for ten rows
     fresh = await open_store()

@@ -3,6 +3,10 @@
 -- entry for each job, in the order of their seq where rows are locked (two writers that lock in one
 -- order cannot wait for each other). A time that an index is searched by stands in a sub-select of
 -- its own: the clock is volatile, and would be asked for each row of the whole index otherwise.
+--
+-- A live row is joined by seq = ANY (ARRAY[x]), not seq = x. A queue is often empty when autovacuum
+-- counts job_live; the planner then believes that reading the whole index costs one page, and would
+-- walk through it, dead entries and all, rather than look up ten. An ANY can only be looked up.
 
 -- name: submit
 -- (new) -> PENDING, for jobs without a key in queues without a capacity. What names another queue
@@ -234,7 +238,7 @@ CROSS JOIN LATERAL (
 WITH won AS MATERIALIZED (
     SELECT l.seq FROM unnest($1::text::bigint[], $2::text::int[])
          WITH ORDINALITY AS c(seq, attempt, n)
-    JOIN job_live AS l ON l.seq = c.seq
+    JOIN job_live AS l ON l.seq = ANY (ARRAY[c.seq])
     WHERE l.ready + 0 > 0 AND l.attempt = c.attempt
       AND l.queue + 0 = ANY (ARRAY(SELECT id FROM queues WHERE NOT paused AND NOT deleted))
     ORDER BY c.n LIMIT $3 FOR UPDATE OF l SKIP LOCKED
@@ -248,7 +252,7 @@ WITH won AS MATERIALIZED (
     SET state = 2, ready = 0, reason = 2, attempt = l.attempt + 1, version = l.version + 1,
         lease = c.leases[w.n], worker = c.workers[w.n], wake_at = NULL,
         due = c.now + $6::float8, updated_at = c.now
-    FROM numbered AS w CROSS JOIN clock AS c WHERE l.seq = w.seq
+    FROM numbered AS w CROSS JOIN clock AS c WHERE l.seq = ANY (ARRAY[w.seq])
     RETURNING l.seq, l.queue, l.prio, l.version, l.attempt, l.lease, l.worker, l.retry_count,
               l.max_retries, l.timeout, l.expires_at - c.now AS expires_in, l.updated_at, w.n
 ), e AS (
@@ -282,7 +286,8 @@ WITH clock AS MATERIALIZED (
     DELETE FROM job_live AS l
     USING unnest($1::text::bigint[], $2::text::bigint[], $3::bytea[], $4::float8[])
           WITH ORDINALITY AS t(seq, lease, result, ran_for, n), clock AS c
-    WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 IN (2, 3) AND NOT l.cancel
+    WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 IN (2, 3)
+      AND NOT l.cancel
     RETURNING l.seq, l.id, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker,
               l.lease, l.run_at,
               CASE WHEN l.state = 2 THEN c.now - coalesce(t.ran_for, 0) ELSE l.started_at END
@@ -323,7 +328,7 @@ WITH clock AS MATERIALIZED (
         updated_at = c.now
     FROM unnest($1::text::bigint[], $2::text::bigint[], $3::float8[])
          WITH ORDINALITY AS t(seq, lease, ran_for, n), clock AS c
-    WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 = 2
+    WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
     RETURNING t.n, l.seq, l.id, l.queue, l.version, l.attempt, l.worker, l.updated_at
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
@@ -365,7 +370,7 @@ FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], 
             $19::smallint[])
      AS t(seq, state, ready, version, retry_count, lease, last_lease, worker, last_worker, cancel,
           deaths, run_at, expires_at, started_at, due, wake_at, error, reason)
-WHERE l.seq = t.seq
+WHERE l.seq = ANY (ARRAY[t.seq])
 
 -- name: end
 -- -> DONE or DEAD_LETTERED.
@@ -384,7 +389,7 @@ FROM unnest($1::bigint[], $2::int[], $3::smallint[], $4::int[], $5::int[], $6::i
 WITH d AS (
     DELETE FROM job_ended AS e
     USING unnest($1::bigint[], $2::int[], $3::smallint[]) AS t(seq, version, reason)
-    WHERE e.seq = t.seq
+    WHERE e.seq = ANY (ARRAY[t.seq])
     RETURNING e.seq, e.attempt, e.started_at, t.version, t.reason
 )
 INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
@@ -471,7 +476,7 @@ FROM (SELECT p.seq FROM job_live AS p
         AND p.state = 1 AND p.ready = 0
         AND (p.expires_at IS NULL OR p.expires_at > (SELECT now FROM c))
       ORDER BY p.wake_at LIMIT $2 FOR UPDATE OF p SKIP LOCKED) AS t
-WHERE l.seq = t.seq
+WHERE l.seq = ANY (ARRAY[t.seq])
 RETURNING l.queue, l.prio
 
 -- name: expire_keys
@@ -632,7 +637,7 @@ WHERE l.worker = (SELECT id FROM worker_name WHERE name = $1) AND l.seq >= $2
 UPDATE job_live AS l
 SET due = coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8) + $4::float8
 FROM unnest($1::bigint[], $2::bigint[]) AS t(seq, lease)
-WHERE l.seq = t.seq AND l.lease = t.lease AND l.state + 0 = 2
+WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
 
 -- name: set_worker_status
 UPDATE workers SET status = $2 WHERE id = $1 RETURNING id

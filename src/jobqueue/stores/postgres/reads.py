@@ -22,7 +22,8 @@ from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.statements import REASONS, SQL, STATES
 
 _QUEUE = " JOIN queues AS q ON q.id = r.queue"
-_LIVE = " LEFT JOIN job_live AS l ON l.seq = r.seq"
+# Looked up one by one: see the head of queries.sql.
+_LIVE = " LEFT JOIN LATERAL (SELECT * FROM job_live WHERE seq = r.seq OFFSET 0) AS l ON true"
 _ENDED = " LEFT JOIN job_ended AS e ON e.seq = r.seq"
 _JOBS = f" FROM job_record AS r{_LIVE}{_ENDED}{_QUEUE}"
 _LIVE_JOBS = f" FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq{_ENDED}{_QUEUE}"
