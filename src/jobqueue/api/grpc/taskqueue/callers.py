@@ -54,7 +54,7 @@ class Call:
             known = _ACTORS.get(self.certificate, Actor.CLIENT)
             if said and said not in (self.certificate, known):
                 raise CallerRefused(
-                    f"{CALLER} is {said[:_SHOWN]!r}, the certificate is {self.name!r}'s"
+                    f"{CALLER} is {said[:_SHOWN]!r}, the certificate says {self.name!r}"
                 )
             return known
         if not said:
