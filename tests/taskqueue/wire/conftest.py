@@ -12,9 +12,12 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
+from jobqueue.api.grpc.taskqueue import peer as peer_module
+from jobqueue.api.grpc.taskqueue import remote_public
 from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.api.grpc.taskqueue.peer import Peer
 from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
+from jobqueue.core.deadline import remaining
 from jobqueue.logs import JsonFormatter
 from jobqueue.services.model import Actor
 from tests.access.certificates import Authority
@@ -102,6 +105,13 @@ async def channel() -> AsyncIterator[Callable[[str], grpc.aio.Channel]]:
     yield make
     for one in channels:
         await one.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls have more time than the document gives them, for tests that are not about time."""
+    for module in (peer_module, remote_public):
+        monkeypatch.setattr(module, "remaining", lambda most: remaining(20.0))
 
 
 class Lines:

@@ -49,7 +49,8 @@ def start() -> Iterator[Start]:
 async def test_frozen_killed_and_started_again(start, peer, lines):
     process, port = start()
     jobs = RemoteJobs(peer(f"127.0.0.1:{port}"))
-    job_id = (await jobs.create(SPEC, "", request_id="r1")).job_id
+    created = await _when_it_answers(lambda: jobs.create(SPEC, "", request_id="r1"))
+    job_id = created.job_id
 
     process.send_signal(signal.SIGSTOP)
     async with asyncio.timeout(20):

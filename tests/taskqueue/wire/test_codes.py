@@ -34,7 +34,7 @@ from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import JOB, SPEC, as_caller
 from tests.taskqueue.wire.requests import ask
 
-pytestmark = pytest.mark.req("tq:CODES")
+pytestmark = [pytest.mark.req("tq:CODES"), pytest.mark.usefixtures("patient")]
 
 TABLE = [
     (InvalidArgument("page_size", "must be less"), "INVALID_ARGUMENT"),
@@ -206,6 +206,22 @@ async def test_bad_input(serve, channel, method, request_, message):
 
 def _public_requests():
     return [public.__dict__[name] for name in public.DESCRIPTOR.message_types_by_name]
+
+
+@pytest.mark.parametrize("caller", ["", "gateway"])
+async def test_bytes_that_are_no_message(serve, channel, lines, caller):
+    services = await serve()
+    call = channel(services.target).unary_unary(
+        "/taskqueue.internal.v1.JobInternalService/TransitionJobStatus"
+    )
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(b"\xff\xff", timeout=20, metadata=as_caller(caller))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == (
+        "request: is not a taskqueue.internal.v1.TransitionJobStatusRequest"
+    )
+    assert services.calls() == []
+    assert len(lines.of("rpc_failed")) == 1
 
 
 @pytest.mark.req("tq:LOCK-30")

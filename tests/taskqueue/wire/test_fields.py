@@ -33,6 +33,8 @@ from jobqueue.services.model import (
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import ENVELOPE, JOB, PAGE, RECORD, REPORT, SPEC
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 LISTING = Listing(frozenset({Status.DONE, Status.QUEUED}), Sort.CREATED_AT_ASC, 100, 150)
 
 

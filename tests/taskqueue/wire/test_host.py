@@ -15,6 +15,8 @@ from jobqueue.core.errors import NotFound, Unavailable
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import FOREVER, JOB, RECORD
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 async def test_a_taken_port(serve):
     services = await serve()

@@ -11,7 +11,7 @@ from jobqueue.core.errors import PermissionDenied, Unavailable
 from jobqueue.services.model import Actor
 from tests.taskqueue.wire.parts import JOB, RECORD
 
-pytestmark = pytest.mark.req("tq:MATRIX")
+pytestmark = [pytest.mark.req("tq:MATRIX"), pytest.mark.usefixtures("patient")]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import FOREVER, JOB, SPEC, as_caller
 from tests.taskqueue.wire.requests import ask
 
-pytestmark = pytest.mark.req("tq:LOG", "tq:LOCK-34")
+pytestmark = [pytest.mark.req("tq:LOG", "tq:LOCK-34"), pytest.mark.usefixtures("patient")]
 
 REQUIRED = {"ts_ms", "level", "service", "method", "event", "grpc_code", "message"}
 ERRORS = [NotFound("there is no job"), Unavailable("no store"), QueueFull("full\nto the 100% brim")]

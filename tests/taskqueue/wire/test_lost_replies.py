@@ -31,7 +31,7 @@ from jobqueue.services.ready_queue import ReadyQueue
 from jobqueue.services.result_shelf import ResultShelf
 from tests.taskqueue.wire.parts import ENVELOPE, JOB, OTHER, SPEC
 
-pytestmark = pytest.mark.req("tq:RETRY", "tq:CODES")
+pytestmark = [pytest.mark.req("tq:RETRY", "tq:CODES"), pytest.mark.usefixtures("patient")]
 
 
 @dataclasses.dataclass
