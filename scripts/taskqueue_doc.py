@@ -38,7 +38,24 @@ def _endpoint(service: Service) -> list[str]:
 
 
 def variables() -> str:
-    """What each service is told."""
+    """Each variable once, and who has it."""
+    found: dict[str, list[tuple[str, Variable[object]]]] = {}
+    for service in SERVICES.values():
+        for variable in service.variables:
+            found.setdefault(variable.name, []).append((service.name, variable))
+    found |= {variable.name: [("all", variable)] for variable in SHARED}
+    lines = ["| variable | of | default | what |", "|---|---|---|---|"]
+    for name, users in found.items():
+        shown = _default(users[0][1])
+        if any(_default(variable) != shown for _, variable in users):
+            shown = ", ".join(f"{user}: {_default(variable)}" for user, variable in users)
+        of = ", ".join(user for user, _ in users)
+        lines.append(f"| `{name}` | {of} | {shown} | {users[0][1].meaning} |")
+    return "\n".join(lines)
+
+
+def by_service() -> str:
+    """What each service is told, and what is allowed."""
     lines = ["| service | variable | default | allowed | what |", "|---|---|---|---|---|"]
     for service in SERVICES.values():
         lines += [_variable(service.name, variable) for variable in service.variables]
@@ -47,12 +64,17 @@ def variables() -> str:
 
 
 def _variable(service: str, variable: Variable[object]) -> str:
-    default = f"`{variable.default}`" if variable.default else variable.fallback
-    shown = "required" if variable.required else default
-    return f"| {service} | `{variable.name}` | {shown} | {variable.kind.allowed} | {variable.meaning} |"
+    cells = (_default(variable), variable.kind.allowed, variable.meaning)
+    return f"| {service} | `{variable.name}` | {' | '.join(cells)} |"
 
 
-TABLES = {"endpoints": endpoints, "variables": variables}
+def _default(variable: Variable[object]) -> str:
+    if variable.required:
+        return "required"
+    return f"`{variable.default}`" if variable.default else variable.fallback
+
+
+TABLES = {"endpoints": endpoints, "variables": variables, "by_service": by_service}
 
 
 def render(page: str) -> str:

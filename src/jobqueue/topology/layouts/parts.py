@@ -113,19 +113,14 @@ def service(
     port: int | None = None,
     told: Mapping[str, str],
 ) -> Process:
-    """A jq-service on this machine; without a port it calls the coordinator, and nobody calls it."""
+    """A jq-service on this machine; one without a port calls the coordinator."""
     works = catalogue.WORKER_ID in chosen.variables
     settings = plan.settings
     shutdown = settings.worker.shutdown_timeout if works else settings.server.shutdown_timeout
-    known = {variable.name for variable in chosen.all_variables}
-    shared = {
-        _SHARED_FLAGS[path].name: v for path, v in plan.flags.items() if path in _SHARED_FLAGS
-    }
-    environment = {
-        catalogue.SHUTDOWN_TIMEOUT_MS.name: str(int(shutdown * 1000)),
-        **told,
-        **{name: value for name, value in shared.items() if name in known},
-    }
+    environment = {catalogue.SHUTDOWN_TIMEOUT_MS.name: str(int(shutdown * 1000)), **told}
+    for path, variable in _SHARED_FLAGS.items():
+        if path in plan.flags and variable.name in {one.name for one in chosen.all_variables}:
+            environment[variable.name] = plan.flags[path]
     if chosen.port is not None and port is not None:
         environment |= {catalogue.BIND_HOST.name: LOOPBACK, chosen.port.name: str(port)}
         probe, address = Probe(LOOPBACK, port), f"{LOOPBACK}:{port}"

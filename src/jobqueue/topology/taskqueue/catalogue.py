@@ -118,7 +118,7 @@ PYTHONUNBUFFERED = Variable(
 )
 SHUTDOWN_TIMEOUT_MS = Variable(
     "SHUTDOWN_TIMEOUT_MS",
-    number(0, 3_600_000),
+    number(0, 86_400_000),
     "after SIGTERM, time for calls and jobs under way",
     "8000",
 )
