@@ -31,7 +31,7 @@ ENOUGH = {
 }
 REQUIRED = None
 # The lists of the document, section C. All else is optional and ours.
-DOCUMENT = {
+DOCUMENT: dict[str, dict[str, str | None]] = {
     "gateway": {"GATEWAY_PORT": "50051", **dict.fromkeys(OWNERS, REQUIRED)},
     "job": {"JOB_PORT": "50052", "MAX_DEDUP_KEYS": "10000"},
     "queue": {"QUEUE_PORT": "50053"},
@@ -44,7 +44,7 @@ DOCUMENT = {
     "result": {"RESULT_PORT": "50055", "MAX_OUTPUT_BYTES": "262144"},
     "worker": {"COORDINATOR_ADDR": REQUIRED, "WORKER_ID": "", "HEARTBEAT_INTERVAL_MS": "1000"},
 }
-SHARED = {"LOG_LEVEL": "INFO", "PYTHONUNBUFFERED": "1"}
+SHARED: dict[str, str | None] = {"LOG_LEVEL": "INFO", "PYTHONUNBUFFERED": "1"}
 ENDPOINTS = {
     "gateway": ("taskqueue.v1.TaskQueuePublicService", "50051"),
     "job": ("taskqueue.internal.v1.JobInternalService", "50052"),

@@ -10,7 +10,7 @@ import pytest
 from jobqueue.cli import service as program
 from jobqueue.topology.taskqueue.catalogue import SERVICES
 from tests.cli import processes
-from tests.taskqueue.startup.test_catalogue import ENOUGH, OWNERS
+from tests.taskqueue.startup.test_catalogue import ENOUGH
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -67,9 +67,11 @@ def test_without_its_required_variables_it_does_not_start(run: Run, name: str) -
 
 @pytest.mark.req("tq:STARTUP")
 def test_a_real_process_says_so_and_fails(tmp_path) -> None:
-    environ = {**OWNERS, "GATEWAY_PORT": "not-a-port", "BIND_HOST": "127.0.0.1"}
-    ended = processes.run("service", "gateway", cwd=tmp_path, **environ)
+    ended = processes.run(
+        *("service", "gateway"), cwd=tmp_path, BIND_HOST="127.0.0.1", GATEWAY_PORT="not-a-port"
+    )
     assert ended.returncode == 2
+    assert "JOB_SERVICE_ADDR: is required: HOST:PORT" in ended.stderr
     assert "GATEWAY_PORT: 'not-a-port' is not allowed: a port, 1 to 65535" in ended.stderr
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr

@@ -210,6 +210,7 @@ class Held(Links):
     """An enqueue that waits until it is let go."""
 
     def __init__(self) -> None:
+        self.address = ""  # of the queue service
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
@@ -225,7 +226,7 @@ class Held(Links):
             def __getattr__(self, method: str) -> Any:
                 return getattr(queue, method)
 
-        return Waiting()  # type: ignore[return-value]
+        return Waiting()
 
 
 @pytest.mark.req("tq:STARTUP", "tq:SUBMIT")
@@ -250,9 +251,31 @@ async def test_a_gateway_that_stops_answers_the_calls_under_way_and_takes_no_mor
         await stopping
 
 
+@pytest.mark.req("tq:STARTUP", "tq:SUBMIT")
+async def test_a_gateway_that_stops_finishes_a_submit_that_its_client_gave_up() -> None:
+    links = Held()
+    async with contextlib.AsyncExitStack() as owners, client_of_a_gateway(owners, links) as made:
+        gateway, queue = made
+        call = asyncio.create_task(queue.submit(Spec("short"), "", timeout=PATIENCE))
+        await links.begun.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        stopping = asyncio.create_task(gateway.aclose())
+        async with asyncio.timeout(PATIENCE):
+            with contextlib.suppress(Unavailable):
+                while True:  # until it takes no more
+                    await queue.list(Listing(), timeout=5)
+        links.go.set()
+        await stopping
+        coordinator = Peer(links.address, "queue", Actor.COORDINATOR)
+        owners.push_async_callback(coordinator.close)
+        queued = await RemoteQueue(coordinator).dequeue("w", request_id=new_request_id())
+        assert queued is not None  # neither lost half-way nor undone
+
+
 @contextlib.asynccontextmanager
 async def client_of_a_gateway(
-    owners: contextlib.AsyncExitStack, links: Links
+    owners: contextlib.AsyncExitStack, links: Held
 ) -> AsyncIterator[tuple[contextlib.AsyncExitStack, RemoteTaskQueue]]:
     """A gateway over real owners, which can be stopped apart from them."""
     told = dict(LOOPBACK)
@@ -260,6 +283,7 @@ async def client_of_a_gateway(
         values = catalogue.SERVICES[name].read({**told, f"{name.upper()}_PORT": "0"})
         running = await owners.enter_async_context(PROGRAMS[name](values, Links()))
         told[f"{name.upper()}_SERVICE_ADDR"] = running.address
+    links.address = told["QUEUE_SERVICE_ADDR"]
     async with contextlib.AsyncExitStack() as gateway:
         values = catalogue.GATEWAY.read({**told, "GATEWAY_PORT": "0"})
         running = await gateway.enter_async_context(PROGRAMS["gateway"](values, links))
