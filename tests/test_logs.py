@@ -49,6 +49,16 @@ def test_a_line_has_the_required_fields_and_its_context(lines):
     assert logs.timestamp(line["ts_ms"] / 1000)[:19] == line["timestamp"][:19]
 
 
+@pytest.mark.req("tq:LOG", "tq:LOCK-34")
+def test_fields_that_are_always_there_are_empty_when_nothing_is_known(lines):
+    logs.configure("gateway", always=("method", "event"))
+    logging.getLogger("grpc").warning("from elsewhere")
+    logging.getLogger("jobqueue.services").info("ready", extra={"event": "ready", "method": "x"})
+    elsewhere, ours = lines()
+    assert (elsewhere["method"], elsewhere["event"]) == ("", "")
+    assert (ours["method"], ours["event"]) == ("x", "ready")
+
+
 def test_timestamps_are_utc_with_milliseconds():
     assert logs.timestamp(0) == "1970-01-01T00:00:00.000Z"
     assert logs.timestamp(1_700_000_000.9996) == "2023-11-14T22:13:20.999Z"
