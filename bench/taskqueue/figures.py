@@ -10,6 +10,7 @@ from rich.table import Table
 from bench.report import Figure, number, percentile
 from bench.taskqueue.load import LISTING, Measured
 from bench.taskqueue.profile import METHODS, Profile
+from jobqueue.services.model import TOTAL_WORKER_SLOTS
 
 PERCENTILES = (50, 95, 99)
 TO_DONE = "submit→done"
@@ -57,7 +58,7 @@ def _percentiles(name: str, taken: list[float]) -> list[Value]:
 def figures(result: Result) -> list[Figure]:
     """For the file."""
     measured = result.measured
-    how = f"{result.profile}; 6 slots; {measured.jobs:,} jobs done"
+    how = f"{result.profile}; {TOTAL_WORKER_SLOTS} slots; {measured.jobs:,} jobs done"
     if measured.unfinished:
         how += f", {measured.unfinished:,} still not done two minutes later"
     if measured.errors:
@@ -79,7 +80,7 @@ def figures(result: Result) -> list[Figure]:
 def compare(title: str, results: list[Result], console: Console | None = None) -> None:
     """Print a table: the designs are columns, each measure at each concurrency is a row."""
     designs = list(dict.fromkeys(result.design for result in results))
-    table = Table(title=title, title_justify="left")
+    table = Table(title_justify="left")
     table.add_column("callers", justify="right")
     table.add_column("measure")
     for design in designs:
@@ -103,4 +104,4 @@ def compare(title: str, results: list[Result], console: Console | None = None) -
     console = console or Console()
     if not console.is_terminal:
         console.width = 120
-    console.print(table)
+    console.print(title, table, sep="\n", soft_wrap=True)

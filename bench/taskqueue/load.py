@@ -20,8 +20,10 @@ from jobqueue.taskqueue import JobState, JobStatus, Submitted
 
 LISTING = "ListJobs"
 _RECENT = 1_000  # jobs that status, result and cancel choose from
+_LATEST = 50  # jobs: when these are done, so are about all
 _READERS = 32
 _DRAIN = 120.0
+_GLANCE = 0.1
 _SEED = 4
 
 
@@ -104,16 +106,14 @@ class _Requests:
     async def _drain(self, opened_at_ms: float) -> None:
         """Until the jobs of the counted stretch are done; their number by the time of the last."""
         give_up = time.monotonic() + _DRAIN
+        for job_id in self._counted[-_LATEST:]:
+            await self._end_of(job_id, give_up)  # asking for all at once would be a load as well
         waiting = iter(self._counted)
         ends: list[JobState] = []
 
         async def reader() -> None:
             for job_id in waiting:
-                state = await self._client.get_job_status(job_id)
-                while not state.status.terminal and time.monotonic() < give_up:
-                    await asyncio.sleep(0.05)
-                    state = await self._client.get_job_status(job_id)
-                ends.append(state)
+                ends.append(await self._end_of(job_id, give_up))
 
         await asyncio.gather(*(reader() for _ in range(_READERS)))
         finished = [one.finished_at_ms for one in ends if one.status is JobStatus.DONE]
@@ -121,6 +121,13 @@ class _Requests:
         self._measured.unfinished = sum(not one.status.terminal for one in ends)
         if finished:
             self._measured.jobs_a_second = len(finished) / (max(finished) - opened_at_ms) * 1000
+
+    async def _end_of(self, job_id: str, give_up: float) -> JobState:
+        state = await self._client.get_job_status(job_id)
+        while not state.status.terminal and time.monotonic() < give_up:
+            await asyncio.sleep(_GLANCE)
+            state = await self._client.get_job_status(job_id)
+        return state
 
 
 async def _job_after_job(

@@ -42,9 +42,9 @@ class Profile:
 
     def __str__(self) -> str:
         return (
-            f"{self.concurrency} callers for {self.seconds:g} s after {self.warm_up:g} s of warm-up,"
-            f" jobs of {self.work_duration_ms} ms with {self.payload_size_bytes} bytes of output,"
-            f" submit/status/result {self.mix}"
+            f"{self.concurrency} callers for {self.seconds:g} s after {self.warm_up:g} s"
+            f" of warm-up, jobs of {self.work_duration_ms} ms with {self.payload_size_bytes}"
+            f" bytes of output, submit/status/result {self.mix}"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.ids import parse_job_id
 from jobqueue.services.model import Listing, Sort, Spec, Status
 from jobqueue.services.requests import (
     check_key,
@@ -42,6 +43,12 @@ def job_spec(
         _check_text("spec.labels", text)
     check_spec(spec)
     return spec
+
+
+def job_id_of(job_id: str) -> str:
+    """In its canonical form, by which its owner is found."""
+    _check_text("job_id", job_id)
+    return parse_job_id(job_id)
 
 
 def key_of(client_request_id: str) -> str:

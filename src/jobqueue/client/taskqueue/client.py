@@ -10,13 +10,12 @@ from typing import TypeVar
 
 from jobqueue.access.tls import Credentials, Tls, tls_of
 from jobqueue.client.taskqueue.answers import JobPage, JobState, page_of, state_of
-from jobqueue.client.taskqueue.asked import job_spec, key_of, listing_of, reason_of
+from jobqueue.client.taskqueue.asked import job_id_of, job_spec, key_of, listing_of, reason_of
 from jobqueue.client.taskqueue.attempts import Attempts, Sleep
 from jobqueue.client.taskqueue.deadlines import Deadlines
 from jobqueue.client.taskqueue.routing import Route, read_addresses
 from jobqueue.client.taskqueue.transport import Connect, Transport, Transports, connect
 from jobqueue.core.errors import DeadlineExceeded, InvalidArgument
-from jobqueue.core.ids import parse_job_id
 from jobqueue.services.model import Canceled, Envelope, Sort, Spec, Status, Submitted
 from jobqueue.topology.connect import warn_of_readable_key
 
@@ -96,20 +95,20 @@ class TaskQueueClient:
 
     async def get_job_status(self, job_id: str) -> JobState:
         """The job as it is now; NotFound if there is none."""
-        job_id = parse_job_id(job_id)
+        job_id = job_id_of(job_id)
         seconds = self._deadlines.get_job_status
         record = await self._of_job(job_id, lambda server: server.status(job_id, timeout=seconds))
         return state_of(record)
 
     async def get_job_result(self, job_id: str) -> Envelope | None:
         """How the job ended, with its output; None while it has not."""
-        job_id = parse_job_id(job_id)
+        job_id = job_id_of(job_id)
         seconds = self._deadlines.get_job_result
         return await self._of_job(job_id, lambda server: server.result(job_id, timeout=seconds))
 
     async def cancel_job(self, job_id: str, reason: str = "") -> Canceled:
         """Cancel a job that is queued; one that runs is asked to, and may still end as it would."""
-        job_id = parse_job_id(job_id)
+        job_id = job_id_of(job_id)
         reason = reason_of(reason)
         seconds = self._deadlines.cancel_job
         return await self._of_job(
@@ -143,7 +142,7 @@ class TaskQueueClient:
         A job that failed or was canceled has one, too. DeadlineExceeded when ``timeout`` seconds
         have passed; the job goes on.
         """
-        job_id = parse_job_id(job_id)
+        job_id = job_id_of(job_id)
         pause = _FIRST_POLL
         try:
             async with asyncio.timeout(timeout):
