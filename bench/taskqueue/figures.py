@@ -89,7 +89,7 @@ def compare(title: str, results: list[Result], console: Console | None = None) -
     for result in results:
         for one in values(result.measured):
             place = (result.profile.concurrency, one.measure)
-            shown = f"{number(one.value)} {one.unit}".strip()
+            shown = f"{number(one.value)} {one.unit}" if one.unit else f"{one.value:,.0f}"
             cells.setdefault(place, {})[result.design] = shown
     before = None
     for (callers, measure), by_design in cells.items():

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 import pytest
 
 from jobqueue import DeadlineExceeded, InvalidArgument, TaskQueueClient
+from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.core.errors import KeyConflict, NotFound, Unavailable
 from jobqueue.services.owners import owner_index
-from jobqueue.services.protocols import Jobs, Queue, Results
+from jobqueue.services.protocols import Jobs, Queue, Results, TaskQueue
 from jobqueue.taskqueue import Deadlines, JobSort, JobStatus
 from jobqueue.topology.backing.ports import free_port
 from jobqueue.topology.taskqueue.catalogue import SERVICES
@@ -186,3 +188,43 @@ async def test_a_submit_costs_the_gateway_two_calls_and_no_more(key: str) -> Non
             request_id = f"{key}{number}" if key else ""
             await client.submit_job(job_type="noop", client_request_id=request_id)
         assert links.calls == {"jobs.create": 5, "queue.enqueue": 5}
+
+
+class Stuck:
+    """A server that takes every call and answers none."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, method: str) -> Any:
+        async def never(*_: Any) -> None:
+            self.calls[method] += 1
+            await asyncio.Event().wait()
+
+        return never
+
+
+@pytest.mark.req("tq:DEADLINE", "tq:RETRY")
+async def test_a_server_that_does_not_answer_is_given_up_on() -> None:
+    stuck = Stuck()
+    host = ServiceHost("gateway")
+    host.add_public(cast(TaskQueue, stuck))
+    port = await host.start("127.0.0.1", 0)
+    soon = Deadlines(0.3, 0.3, 0.3, 0.3, 0.3)
+    try:
+        async with TaskQueueClient(f"127.0.0.1:{port}", deadlines=soon) as client:
+            calls: list[Awaitable[object]] = [
+                client.submit_job(job_type="noop"),
+                client.get_job_status(UNKNOWN),
+                client.get_job_result(UNKNOWN),
+                client.cancel_job(UNKNOWN),
+                client.list_jobs(),
+            ]
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(outcome, DeadlineExceeded)
+    finally:
+        await host.stop(0)
+    # Where the machine is short of time, an attempt may end before it reaches the server.
+    assert stuck.calls["submit"] <= 1
+    assert all(stuck.calls[method] <= 4 for method in ("status", "result", "cancel", "list"))
+    assert stuck.calls
