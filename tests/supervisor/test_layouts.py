@@ -12,6 +12,8 @@ from jobqueue.topology.layouts import LAYOUTS
 from jobqueue.topology.layouts.layout import SERVERS, WORKERS, Layout, Service
 from jobqueue.topology.layouts.plan import Plan
 from jobqueue.topology.layouts.ports import Ports
+from jobqueue.topology.taskqueue import catalogue
+from jobqueue.topology.taskqueue.catalogue import SERVICES
 
 
 def make(name: str, flags: dict[str, str] | None = None, environ=None, **wishes) -> Layout:
@@ -117,3 +119,104 @@ def test_free_ports_are_never_the_same():
     ports = Ports()
     taken = [ports.take() for _ in range(50)]
     assert len(set(taken)) == 50
+
+
+# -- the task queue in two designs -----------------------------------------------------------------
+
+
+@pytest.mark.req("tq:STARTUP")
+def test_microservices_wires_six_services():
+    layout = make("microservices")
+    found = {process.name: process for process in layout.processes}
+    assert set(found) == {"gateway", "job", "queue", "coordinator", "result", "worker"}
+    assert layout.services == ()
+    assert layout.api == "taskqueue.v1"
+    assert layout.grpc == (found["gateway"].address,)
+    for name, process in found.items():
+        assert process.command[1:] == ("-m", "jobqueue.cli.service", name)
+        SERVICES[name].read(process.environment)  # it would start
+    for caller in ("gateway", "coordinator"):
+        environment = found[caller].environment
+        for owner in ("job", "queue", "result"):
+            assert environment[f"{owner.upper()}_SERVICE_ADDR"] == found[owner].address
+    worker = found["worker"]
+    assert worker.environment["COORDINATOR_ADDR"] == found["coordinator"].address
+    assert worker.probe.port == found["coordinator"].ports[0]
+    owners = max(found[name].stage for name in ("job", "queue", "result"))
+    assert owners < found["coordinator"].stage == found["gateway"].stage < worker.stage
+
+
+@pytest.mark.req("tq:ROUTE", "tq:INGRESS")
+def test_nodes_are_told_the_same_list_and_each_its_place():
+    layout = make("nodes")
+    assert len(layout.processes) == 6
+    assert [process.address for process in layout.processes] == list(layout.grpc)
+    assert layout.api == "taskqueue.v1"
+    for index, node in enumerate(layout.processes):
+        values = SERVICES["node"].read(node.environment)
+        assert values[catalogue.NODES] == layout.grpc
+        assert values[catalogue.NODE_INDEX] == index
+        assert values[catalogue.NODE_PORT] == node.ports[0] == node.probe.port
+    assert len({node.environment["WORKER_ID"] for node in layout.processes}) == 6
+
+
+def _slots(layout: Layout) -> list[int]:
+    told = [process.environment.get("WORKER_SLOTS") for process in layout.processes]
+    return [int(slots) for slots in told if slots]
+
+
+@pytest.mark.req("tq:FAIR", "tq:LOCK-2", "tq:NFR-6")
+def test_both_designs_have_six_slots_in_all():
+    assert _slots(make("microservices")) == [6]
+    assert _slots(make("nodes")) == [1] * 6
+    assert [_slots(make("nodes", nodes=n)) for n in (1, 4)] == [[6], [2, 2, 1, 1]]
+    assert _slots(make("nodes", nodes=8)) == [1] * 8  # a node without any would be no node
+    assert _slots(make("nodes", {"worker.concurrency": "3"}, nodes=2)) == [3, 3]
+    assert _slots(make("microservices", {"worker.concurrency": "3"})) == [3]
+
+
+@pytest.mark.parametrize("name", ["microservices", "nodes"])
+def test_services_listen_on_this_machine_only(name):
+    for process in make(name).processes:
+        assert process.environment.get("BIND_HOST", "127.0.0.1") == "127.0.0.1"
+        assert process.probe.host == "127.0.0.1"
+        assert ("BIND_HOST" in process.environment) == bool(process.ports)
+
+
+def test_services_take_the_settings_that_they_know():
+    flags = {"log.level": "debug", "worker.shutdown_timeout": "3", "server.shutdown_timeout": "2"}
+    for process in make("microservices", flags).processes:
+        assert process.environment["LOG_LEVEL"] == "debug"
+        seconds = 3 if process.name == "worker" else 2
+        assert process.environment["SHUTDOWN_TIMEOUT_MS"] == str(seconds * 1000)
+        assert process.stop_timeout > seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "wishes", "said"),
+    [
+        ("microservices", {"nodes": 3}, "--nodes: is not for the microservices .* `up nodes`"),
+        ("embedded", {"nodes": 3}, "--nodes: is not for the embedded"),
+        ("replicated", {"nodes": 3}, "--nodes: is not for the replicated"),
+        ("nodes", {"nodes": 0}, "--nodes: must be 1 to 100"),
+        ("nodes", {"servers": 2}, "--servers: is not for the nodes .* `up replicated`"),
+        ("nodes", {"config_file": Path("x.yaml")}, "--config: is not for the nodes"),
+        ("microservices", {"flags": {"http.port": "1"}}, r"http\.port: is not for the micro"),
+        ("nodes", {"flags": {"worker.app": "a:b"}}, r"worker\.app: is not for the nodes"),
+    ],
+)
+def test_what_a_design_does_not_have_is_refused(name, wishes, said):
+    with pytest.raises(InvalidArgument, match=said):
+        make(name, **wishes)
+
+
+@pytest.mark.req("tq:STARTUP")
+def test_services_take_their_ports_in_the_order_of_the_document():
+    try:
+        layout = make("microservices", ports=Ports(47_051))
+    except InvalidArgument:
+        pytest.skip("somebody listens there")
+    ports = {process.name: process.ports for process in layout.processes}
+    order = ("gateway", "job", "queue", "coordinator", "result")
+    assert [ports[name][0] for name in order] == list(range(47_051, 47_056))
+    assert ports["worker"] == ()

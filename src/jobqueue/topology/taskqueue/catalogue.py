@@ -247,7 +247,7 @@ def _check_together(service: Service, values: Values) -> None:
         missing = next(name for name, there in given.items() if not there)
         raise InvalidArgument(missing, "is missing; TLS_CERT, TLS_KEY and TLS_CA go together")
     if given[TLS_CERT.name]:
-        Credentials(tls=client_tls(values)).check()
+        _check_files(values)
     if WORKER_TIMEOUT_MS in service.variables:
         interval, timeout = values[HEARTBEAT_INTERVAL_MS], values[WORKER_TIMEOUT_MS]
         if timeout <= interval:
@@ -260,6 +260,14 @@ def _check_together(service: Service, values: Values) -> None:
             NODE_INDEX.name,
             f"{values[NODE_INDEX]} is not allowed: NODES names {len(values[NODES])}, from 0 on",
         )
+
+
+def _check_files(values: Values) -> None:
+    try:
+        Credentials(tls=client_tls(values)).check()
+    except InvalidArgument as error:
+        named = {"tls.ca": TLS_CA, "tls.key": TLS_KEY}.get(error.field, TLS_CERT).name
+        raise InvalidArgument(named, error.message.removeprefix(f"{error.field}: ")) from None
 
 
 def client_tls(values: Values) -> Tls | None:

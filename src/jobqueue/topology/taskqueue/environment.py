@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -105,6 +106,8 @@ def _addresses(text: str) -> tuple[str, ...]:
 
 
 def _host(text: str) -> str:
+    if ":" in text:
+        ipaddress.IPv6Address(text)
     if not text.isprintable() or any(c.isspace() or c in ",/[]" for c in text):
         raise ValueError
     return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -65,10 +64,5 @@ def worker_name(values: Values) -> str:
 def tell_lost(**counts: int) -> None:
     """Say what ends with this process, if there is anything."""
     if any(counts.values()):
-        held = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
-        journal.note(
-            journal.STATE_LOST,
-            f"kept in memory, and lost with this process: {held}",
-            level=logging.WARNING,
-            **counts,
-        )
+        held = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in counts.items())
+        journal.warn(journal.STATE_LOST, f"lost with this process: {held}", **counts)

@@ -27,16 +27,22 @@ _ORDER = ("job", "queue", "result", "coordinator", "worker", "gateway")
 
 @asynccontextmanager
 async def design_a(
-    environ: Mapping[str, str] | None = None, links: Links = DIRECT
+    environ: Mapping[str, str] | None = None,
+    links: Links = DIRECT,
+    *,
+    each: Mapping[str, Mapping[str, str]] | None = None,
 ) -> AsyncIterator[dict[str, str]]:
-    """The six services; gives the address of each that has one, the gateway's among them."""
+    """The six services; gives the address of each that has one, the gateway's among them.
+
+    ``environ`` is for all of them, ``each`` for those that it names.
+    """
     told = {catalogue.BIND_HOST.name: _LOOPBACK, **(environ or {})}
     addresses: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         for name in _ORDER:
             service = catalogue.SERVICES[name]
             port = {service.port.name: "0"} if service.port else {}
-            values = service.read({**port, **told})
+            values = service.read({**port, **told, **(each or {}).get(name, {})})
             running = await stack.enter_async_context(PROGRAMS[name](values, links))
             if running.address:
                 addresses[name] = running.address
