@@ -14,8 +14,9 @@ import pytest_asyncio
 from jobqueue.core.errors import Conflict, Unavailable
 from jobqueue.stores.postgres import migrate as module
 from jobqueue.stores.postgres.migrate import Migration, bring_up, migrate, migrations
-from jobqueue.stores.postgres.statements import REASON_NUMBERS, STATES
+from jobqueue.stores.postgres.statements import REASON_NUMBERS
 from jobqueue.stores.postgres.store import PostgresStore
+from jobqueue.stores.rows import STATES
 
 pytestmark = pytest.mark.req("jq:NFR-020")
 

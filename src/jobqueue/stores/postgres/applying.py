@@ -20,12 +20,12 @@ from jobqueue.stores.postgres.statements import (
     REASON_NUMBERS,
     REASONS,
     SQL,
-    STATES,
     array,
     said,
     text,
 )
 from jobqueue.stores.postgres.worker_names import WorkerNames
+from jobqueue.stores.rows import STATES
 
 _STARTED: Step = (State.RUNNING, Reason.STARTED)
 _SUCCEEDED: Step = (State.DONE, Reason.SUCCEEDED)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobqueue.core.store import ALL_QUEUES, Claim
-from jobqueue.stores.postgres.reads import read_weights
 from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.rows import read_weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from jobqueue.core.ids import new_lease
 from jobqueue.core.job import Assignment, Held, NewJob, Transition
 from jobqueue.core.lifecycle import REPORTABLE, TERMINAL
 from jobqueue.core.store import Application, Change, Claim, Rules, Submission
-from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.applying import Applying
 from jobqueue.stores.postgres.board import Board
 from jobqueue.stores.postgres.chores import Chores
@@ -24,6 +23,7 @@ from jobqueue.stores.postgres.notices import Heard, Speaker, returned
 from jobqueue.stores.postgres.statements import SQL
 from jobqueue.stores.postgres.submitting import Slot, Submitting, fit
 from jobqueue.stores.postgres.worker_names import WorkerNames
+from jobqueue.stores.rows import held_row
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 
@@ -144,7 +144,7 @@ class Jobs:
 
         async def work(db: Any) -> Held | None:
             row = await db.fetchrow(SQL["request_cancel"], seq)
-            return None if row is None else reads.held_row(row)
+            return None if row is None else held_row(row)
 
         held = await self._database.writing.write("request_cancel", work, again=work)
         if held is not None:

@@ -578,7 +578,8 @@ SELECT q.name, q.max_retries, q.ttl, q.timeout, q.capacity, q.retry_profile,
        coalesce(sum(t.running), 0)::bigint, coalesce(sum(t.done), 0)::bigint,
        coalesce(sum(t.failed), 0)::bigint, coalesce(sum(t.dead_lettered), 0)::bigint,
        coalesce(sum(t.succeeded), 0)::bigint, coalesce(sum(t.unsuccessful), 0)::bigint,
-       coalesce(sum(t.run_seconds), 0)::float8
+       coalesce(sum(t.run_seconds), 0)::float8,
+       coalesce(sum(t.succeeded + t.unsuccessful), 0)::bigint
 FROM queues AS q LEFT JOIN queue_tally AS t ON t.queue = q.id
 WHERE NOT q.deleted AND ($1::text IS NULL OR q.name = $1)
 GROUP BY q.id ORDER BY q.name

@@ -9,7 +9,8 @@ from jobqueue.core.store import Term
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.leadership import Leadership
-from jobqueue.stores.postgres.statements import SQL, STATES
+from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.rows import STATES
 
 
 class Removal:

@@ -12,7 +12,8 @@ from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.notices import Speaker, returned
-from jobqueue.stores.postgres.statements import SQL, STATES
+from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.rows import STATES
 
 
 class Sweeping:
