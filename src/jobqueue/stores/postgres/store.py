@@ -51,7 +51,7 @@ from jobqueue.stores.postgres.heads import Head, Heads
 from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.jobs import Jobs
 from jobqueue.stores.postgres.leadership import Leadership
-from jobqueue.stores.postgres.migrate import migrate
+from jobqueue.stores.postgres.migrate import check, migrate
 from jobqueue.stores.postgres.notices import Listener, Speaker
 from jobqueue.stores.postgres.queues import Queues
 from jobqueue.stores.postgres.removal import Removal
@@ -65,7 +65,7 @@ _PATIENCE = 5.0  # how long a call waits for a server that is away
 
 
 class PostgresStore:
-    """Jobs in a PostgreSQL database."""
+    """Jobs in a PostgreSQL database. ``create=False``: its schema must be there."""
 
     name = "postgresql"
     parallel = True
@@ -80,10 +80,12 @@ class PostgresStore:
         locks: Locks | None = None,
         pool_size: int = 8,
         patience: float = _PATIENCE,
+        create: bool = True,
     ) -> None:
         rules = rules or Rules()
         node = new_lease()
         self._dsn = dsn
+        self._create = create
         self._locks = locks
         self._heads = heads = Heads()
         self._board = board = Board()
@@ -118,10 +120,10 @@ class PostgresStore:
     # -- life ------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Bring the schema up to date, connect, begin to listen."""
+        """Bring the schema up to date (or only check it), connect, begin to listen."""
         if self._opened:
             return
-        await migrate(self._dsn)
+        await (migrate if self._create else check)(self._dsn)
         self._database.open()
         try:
             await self._check_server()
