@@ -4,33 +4,20 @@
 -- order cannot wait for each other). A time that an index is searched by stands in a sub-select of
 -- its own: the clock is volatile, and would be asked for each row of the whole index otherwise.
 
--- name: submit
--- (new) -> PENDING, for jobs without a key in queues without a capacity. What names another queue
--- is left out: the caller sees by the counts which. The lock keeps the queue from being deleted.
--- $1 names of the queues, $2 now; of the jobs: $3 queue, $4 id, $5 type, $6 payload, $7 labels,
--- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay. NULL for an array: no
--- job says anything; all queues and types are then the first of $1 and $14.
-WITH home AS MATERIALIZED (
-    SELECT id, name, max_retries, ttl, timeout FROM queues
-    WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
-), clock AS MATERIALIZED (
-    SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
-), r AS (
-    INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
-                            run_at, created_at)
-    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
-           coalesce(t.priority, 0),
+-- name: record_columns
+-- What is written down for good of new jobs: a fragment, as the next two. {x} in a statement stands
+-- for the block x.
+id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, created_at
+
+-- name: record_values
+-- Of jobs t for the queues q, by the clock c.
+t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json, coalesce(t.priority, 0),
            coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
            coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
-    FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
-                $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[])
-         WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, n)
-    JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1])
-    CROSS JOIN clock AS c
-    ORDER BY t.n
-    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
-), l AS (
+
+-- name: pending_rows
+-- The live rows, first events and counts of new jobs r, which all wait.
+l AS (
     INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
                           max_retries, timeout, run_at, expires_at, wake_at, updated_at)
     SELECT seq, id, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1,
@@ -43,6 +30,30 @@ WITH home AS MATERIALIZED (
 ), t AS (
     INSERT INTO queue_tally (queue, pending) SELECT queue, count(*) FROM r GROUP BY queue
 )
+
+-- name: submit
+-- (new) -> PENDING, for jobs without a key in queues without a capacity. What names another queue
+-- is left out: the caller sees by the counts which. The lock keeps the queue from being deleted.
+-- $1 names of the queues, $2 now; of the jobs: $3 queue, $4 id, $5 type, $6 payload, $7 labels,
+-- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay. NULL for an array: no
+-- job says anything; all queues and types are then the first of $1 and $14.
+WITH home AS MATERIALIZED (
+    SELECT id, name, max_retries, ttl, timeout FROM queues
+    WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
+), clock AS MATERIALIZED (
+    SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), r AS (
+    INSERT INTO job_record ({record_columns})
+    SELECT {record_values}
+    FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
+                $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[])
+         WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
+                              timeout, run_at, delay, n)
+    JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1])
+    CROSS JOIN clock AS c
+    ORDER BY t.n
+    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
+), {pending_rows}
 SELECT r.queue, (SELECT name FROM home WHERE home.id = r.queue), 9 - r.priority, min(r.seq),
        count(*)
 FROM r GROUP BY r.queue, r.priority
@@ -66,11 +77,8 @@ WITH home AS MATERIALIZED (
     WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl, timeout,
                          run_at, delay, lease, worker, n)
 ), r AS (
-    INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
-                            run_at, created_at)
-    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
-           coalesce(t.priority, 0), coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
-           coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
+    INSERT INTO job_record ({record_columns})
+    SELECT {record_values}
     FROM t JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1]) CROSS JOIN clock AS c
     ORDER BY t.n
     RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
@@ -150,12 +158,8 @@ SELECT coalesce(sum(pending), 0)::bigint FROM queue_tally WHERE queue = $1
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), r AS (
-    INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
-                            run_at, key, created_at)
-    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
-           coalesce(t.priority, 0),
-           coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
-           coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), t.key, c.now
+    INSERT INTO job_record ({record_columns}, key)
+    SELECT {record_values}, t.key
     FROM unnest($2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
                 $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[])
          WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
@@ -164,19 +168,7 @@ WITH clock AS MATERIALIZED (
     CROSS JOIN clock AS c
     ORDER BY t.n
     RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
-), l AS (
-    INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
-                          max_retries, timeout, run_at, expires_at, wake_at, updated_at)
-    SELECT seq, id, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1,
-           0, 0, max_retries, timeout, run_at, created_at + ttl,
-           least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl), created_at
-    FROM r
-), e AS (
-    INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
-    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), created_at, 1, 0, 1, 1 FROM r
-), t AS (
-    INSERT INTO queue_tally (queue, pending) SELECT queue, count(*) FROM r GROUP BY queue
-)
+), {pending_rows}
 SELECT r.queue, NULL::text, 9 - r.priority, min(r.seq), count(*) FROM r GROUP BY r.queue, r.priority
 
 -- name: which_exist
