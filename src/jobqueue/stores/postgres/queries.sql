@@ -58,6 +58,43 @@ SELECT r.queue, (SELECT name FROM home WHERE home.id = r.queue), 9 - r.priority,
        count(*)
 FROM r GROUP BY r.queue, r.priority
 
+-- name: submit_wide
+-- As "submit", for many queues: $3 has the place of each job's queue in $1. Our plans know no hash
+-- join, so that a join would compare every job with every queue. Here a job looks its queue up in
+-- arrays; width_bucket is a binary search.
+WITH home AS MATERIALIZED (
+    SELECT n.place::int, q.id, q.max_retries, q.ttl, q.timeout
+    FROM unnest($1::text[]) WITH ORDINALITY AS n(name, place) JOIN queues AS q ON q.name = n.name
+    WHERE NOT q.deleted AND q.capacity = 0 FOR KEY SHARE OF q
+), h AS MATERIALIZED (
+    SELECT array_agg(place ORDER BY place) AS place, array_agg(id ORDER BY place) AS id,
+           array_agg(max_retries ORDER BY place) AS max_retries,
+           array_agg(ttl ORDER BY place) AS ttl, array_agg(timeout ORDER BY place) AS timeout
+    FROM home
+), clock AS MATERIALIZED (
+    SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), r AS (
+    INSERT INTO job_record ({record_columns})
+    SELECT {record_values}
+    FROM unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
+                $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
+                $13::float8[])
+         WITH ORDINALITY AS t(place, id, type, payload, labels, priority, max_retries, ttl,
+                              timeout, run_at, delay, n)
+    CROSS JOIN h
+    CROSS JOIN LATERAL (SELECT width_bucket(t.place, h.place) AS found) AS f
+    CROSS JOIN LATERAL (
+        SELECT h.id[f.found], h.max_retries[f.found], h.ttl[f.found], h.timeout[f.found]
+    ) AS q(id, max_retries, ttl, timeout)
+    CROSS JOIN clock AS c
+    WHERE h.place[f.found] = t.place
+    ORDER BY t.n
+    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
+), {pending_rows}
+SELECT r.queue, ($1::text[])[(SELECT place[array_position(id, r.queue)] FROM h)], 9 - r.priority,
+       min(r.seq), count(*)
+FROM r GROUP BY r.queue, r.priority
+
 -- name: hand_off
 -- (new) -> PENDING, and at once -> ASSIGNED where a slot is given and nothing else waits in the
 -- queue: that is looked at here, not believed. As "submit", and $15 leases, $16 workers (0 = no
