@@ -6,6 +6,7 @@ import re
 import time
 import urllib.request
 
+import asyncpg
 import pytest
 
 from tests.cli import processes
@@ -64,3 +65,26 @@ def test_a_store_opened_directly_shows_the_redis_of_the_environment(
     shown = parts(ctl(postgres_dsn, "status"))
     assert shown["DB"].startswith("ok (postgresql")
     assert shown["Redis"].startswith("ok (")
+
+
+@pytest.mark.req("jq:NFR-020")
+@pytest.mark.parametrize(
+    "look", [("status",), ("queue", "list"), ("job", "list", "--status", "DEAD_LETTERED")]
+)
+def test_a_look_at_a_database_without_a_job_queue_creates_none(
+    ctl, runner, empty_postgres_dsn, look
+):
+    """Whoever looks may have named the wrong database; jq-server migrates, nobody else."""
+    answer = ctl(empty_postgres_dsn, *look)
+    assert answer.status != 0
+    assert "there is no job queue in this database yet" in answer.err
+    assert runner.run(tables(empty_postgres_dsn)) == []
+
+
+async def tables(dsn: str) -> list[str]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        return [row[0] for row in rows]
+    finally:
+        await connection.close()

@@ -28,6 +28,7 @@ _HASTY = {
     "redis.timeout": 2,
     "scheduler.batch_size": 3,
     "scheduler.leader_ttl": 1,
+    "queue.retention": 86_400,  # nothing is that old, unless a test makes it so
 }
 
 

@@ -90,6 +90,23 @@ def test_a_cycle_hands_out_no_more_than_the_batch(
     assert max(size for (size,) in cycles) == 3
 
 
+@pytest.mark.req("jq:FR-017")
+def test_work_that_no_word_announced_is_found_all_the_same(
+    ctl: Ctl, queue: str, query: Query, workshop: Workshop
+) -> None:
+    """A word may be lost. The look after each idle interval needs none."""
+    with workshop.worker(queue) as worker:
+        worker.line("ready")
+        job_id = ctl.ok("job", "submit", queue, "{}", "--type", "work", "--delay", "3600")
+        assert workshop.attempts() == []
+        query(
+            "UPDATE job_live SET ready = 2, run_at = NULL, wake_at = NULL WHERE id = $1",
+            uuid.UUID(job_id),
+        )
+        wait(lambda: workshop.attempts() == [(job_id, 1)], "it is found")
+        assert worker.stop() == 0
+
+
 @pytest.mark.req("jq:FR-016", "jq:FR-010")
 def test_a_job_that_its_worker_does_not_start_in_time_is_given_to_another(
     ctl: Ctl, queue: str, query: Query, workshop: Workshop

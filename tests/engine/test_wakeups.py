@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from jobqueue.core.job import JobSpec, Queue, QueueSpec, Transition
+from jobqueue.core.ids import new_job_ids
+from jobqueue.core.job import JobSpec, NewJob, Queue, QueueSpec, Transition
 from jobqueue.core.lifecycle import State
 from tests.engine.rig import Rig, Worker, until
 
@@ -116,6 +117,32 @@ async def test_a_retry_that_is_due_is_handed_out_without_the_safety_net(open_rig
     worker.link.grant(1)
     rig.clock.advance(1.0)
     assert (await worker.gets_one()).attempt == 2
+
+
+@pytest.mark.req("jq:FR-017")
+async def test_the_interval_is_the_longest_idle_wait(open_rig, monkeypatch):
+    """What no signal announced is found when it has passed, and (so it is the interval) not before.
+
+    The loop's clock is moved, so that an hour takes no time.
+    """
+    rig: Rig = await open_rig(interval=NO_SAFETY_NET)
+    worker = await rig.worker(slots=1)
+    loop = asyncio.get_running_loop()
+    real, ahead = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real() + ahead)
+
+    async def settle() -> None:
+        for _ in range(200):  # turns of the loop: nothing here waits for anything else
+            await asyncio.sleep(0)
+
+    await settle()  # it has looked, and sleeps
+    unannounced = NewJob(new_job_ids(1)[0], JobSpec(payload=b"x"))
+    await rig.memory.submit([unannounced])  # as another process does, which says nothing
+    ahead = NO_SAFETY_NET / 2
+    await settle()
+    assert worker.got == []
+    ahead = NO_SAFETY_NET
+    assert (await worker.gets_one()).id == unannounced.id
 
 
 async def test_a_fallback_pool_leaves_queues_alone_that_others_serve(open_rig):

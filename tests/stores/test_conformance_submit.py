@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from jobqueue.core.errors import KeyConflict, NotFound
-from jobqueue.core.job import SubmitStatus
+from jobqueue.core.job import Queue, SubmitStatus
 from jobqueue.core.lifecycle import Reason, State
-from jobqueue.core.store import Rules
+from jobqueue.core.store import Claim, Rules
 from tests.stores.driver import Driver, new, spec
 
 ACCEPTED, DUPLICATE, REFUSED = SubmitStatus
@@ -102,6 +104,35 @@ async def test_a_refused_job_harms_no_other_in_its_batch(driver: Driver):
     results = await driver.results(spec(b"1"), spec(queue="nowhere"), spec(b"3"))
     assert [r.status for r in results] == [ACCEPTED, REFUSED, ACCEPTED]
     assert [(await driver.job(r.job_id)).payload for r in (results[0], results[2])] == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("count", [2, 40])
+async def test_a_batch_for_many_queues_finds_each_of_them(driver: Driver, count: int):
+    """Each job gets what its own queue says; those that cannot be kept are in nobody's way."""
+    for n in range(count):
+        await driver.store.create_queue(Queue(name=f"many-{n}", max_retries=n, ttl=100.0 + n))
+    gone = [n for n in range(count) if n % 3 == 1]
+    for n in gone:
+        assert await driver.store.delete_queue(f"many-{n}") == 0
+    numbers = [*range(count), *reversed(range(count))]
+    results = await driver.results(
+        *(spec(b"%d" % n, queue=f"many-{n}", priority=n % 2) for n in numbers)
+    )
+    kept = []
+    for n, result in zip(numbers, results, strict=True):
+        if n in gone:
+            with pytest.raises(NotFound, match=f"'many-{n}'"):
+                result.unwrap()
+            continue
+        job = await driver.job(result.unwrap())
+        assert (job.queue, job.payload, job.max_retries, job.ttl, job.timeout) == (
+            f"many-{n}", b"%d" % n, n, 100.0 + n, None,
+        )  # fmt: skip
+        kept.append(job.seq)
+    assert kept == sorted(kept)  # in the order of the batch
+    wanted = [Claim((f"many-{n}",), ["w"] * 3) for n in range(count) if n not in gone]
+    claimed = [one.queue for one in await driver.store.claim(wanted)]
+    assert Counter(claimed) == {f"many-{n}": 2 for n in range(count) if n not in gone}
 
 
 async def test_an_empty_batch_is_fine(driver: Driver):

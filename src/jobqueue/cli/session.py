@@ -80,7 +80,8 @@ class Session:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Backend]:
-        """A started backend. A store file must exist: a typing mistake must not create one."""
+        """A started backend. A store must exist: a look, or a typing mistake, must not create one
+        nor change its schema."""
         shared = parse_url(self.url).scheme == "postgresql"
         backend = create_backend(
             with_password(self.url, self.db_password),

@@ -207,7 +207,7 @@ def create_store(
     locks: Locks | None = None,
     pool_size: int = POOL_SIZE,
 ) -> Store:
-    """The store a URL names, not opened yet. ``create=False``: its file must exist.
+    """The store a URL names, not opened yet. ``create=False``: its file or tables must exist.
 
     ``locks`` and ``pool_size`` are for PostgreSQL: no other store has servers beside it that a
     lock elsewhere could help with.
@@ -231,7 +231,9 @@ def create_store(
             from jobqueue.stores.postgres.store import PostgresStore
         except ModuleNotFoundError as error:
             raise not_installed(error, field, "asyncpg") from error
-        return PostgresStore(url, rules=rules, observer=observer, locks=locks, pool_size=pool_size)
+        return PostgresStore(
+            url, rules=rules, observer=observer, locks=locks, pool_size=pool_size, create=create
+        )
     raise InvalidArgument(field, f"{redact(url)!r} names a server, not a store; allowed: {STORES}")
 
 

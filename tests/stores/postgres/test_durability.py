@@ -36,6 +36,7 @@ async def test_a_durable_server_is_not(own_postgres, caplog):
 async def test_only_claims_do_not_wait_for_the_disk(store, db):
     """A claim lost in a crash is handed out again; anything else would be lost."""
     await store.submit([])
-    for connections, expected in ((store._writing, "on"), (store._dispatching, "off")):
-        async with connections.use() as one:
+    database = store._database
+    for runner, expected in ((database.writing, "on"), (database.dispatching, "off")):
+        async with runner.connections.use() as one:
             assert await one.raw.fetchval("SHOW synchronous_commit") == expected

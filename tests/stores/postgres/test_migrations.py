@@ -11,11 +11,12 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from jobqueue.core.errors import Conflict, Unavailable
+from jobqueue.core.errors import Conflict, NotFound, Unavailable
 from jobqueue.stores.postgres import migrate as module
-from jobqueue.stores.postgres.migrate import Migration, bring_up, migrate, migrations
-from jobqueue.stores.postgres.statements import REASON_NUMBERS, STATES
+from jobqueue.stores.postgres.migrate import Migration, bring_up, look, migrate, migrations
+from jobqueue.stores.postgres.statements import REASON_NUMBERS
 from jobqueue.stores.postgres.store import PostgresStore
+from jobqueue.stores.rows import STATES
 
 pytestmark = pytest.mark.req("jq:NFR-020")
 
@@ -53,11 +54,43 @@ async def test_a_second_start_changes_nothing(postgres_dsn, db):
     assert await db.fetch("SELECT * FROM schema_history") == before
 
 
+async def test_a_store_that_only_looks_creates_nothing(empty_postgres_dsn, empty):
+    store = PostgresStore(empty_postgres_dsn, create=False)
+    with pytest.raises(NotFound, match="no job queue in this database yet: jq-server creates"):
+        await store.open()
+    assert await tables(empty) == set()
+
+
+async def test_a_store_that_only_looks_changes_no_older_schema(postgres_dsn, db, monkeypatch):
+    before = await applied(db)
+    monkeypatch.setattr(module, "migrations", lambda: [*migrations(), MORE])
+    looking = PostgresStore(postgres_dsn, create=False)
+    with pytest.raises(Conflict, match=rf"\(V{before[-1]}\) is older .* needs \(V{MORE.version}\)"):
+        await looking.open()
+    assert await applied(db) == before
+    assert "more" not in await tables(db)
+    starting = PostgresStore(postgres_dsn)
+    await starting.open()
+    await starting.close()
+    assert await applied(db) == [*before, MORE.version]
+    await looking.open()
+    assert await looking.stats() == []
+    await looking.close()
+
+
+async def test_a_store_that_only_looks_heeds_what_a_newer_schema_says(postgres_dsn, db):
+    needs = dataclasses.replace(MORE, sql=f"-- oldest: {MORE.version}\n{MORE.sql}")
+    await bring_up(db, [*migrations(), needs])
+    with pytest.raises(Conflict, match=f"knows V{MORE.version}.*update jobqueue"):
+        await PostgresStore(postgres_dsn, create=False).open()
+
+
 async def test_a_migration_that_was_changed_is_refused(db):
     *others, last = migrations()
     changed = [*others, dataclasses.replace(last, sql=last.sql + "\n")]
-    with pytest.raises(Conflict, match=rf"V{last.version}__{last.name} was changed"):
-        await bring_up(db, changed)
+    for work in (bring_up, look):
+        with pytest.raises(Conflict, match=rf"V{last.version}__{last.name} was changed"):
+            await work(db, changed)
     # The lock is given back: the next one is not kept waiting.
     assert await bring_up(db, migrations()) == last.version
 

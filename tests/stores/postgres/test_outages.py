@@ -31,7 +31,7 @@ async def drop_connections(store, db) -> None:
     )
 
     async def all_are_closed() -> bool:
-        return all(one.raw.is_closed() for one in store._writing._idle)
+        return all(one.raw.is_closed() for one in store._database.writing.connections._idle)
 
     await until(all_are_closed)
 

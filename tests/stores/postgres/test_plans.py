@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from jobqueue.core.job import Transition
+from jobqueue.core.job import Queue, Transition
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.store import Claim, JobFilter
 from jobqueue.stores.postgres.following import Position, Snapshot
@@ -99,6 +99,19 @@ async def test_no_statement_reads_a_table_from_end_to_end(open_store, db, monkey
         assert not plan.scanned, (plan.scanned, plan.query)
         # A scan of the smallest of these tables would be more than a thousand.
         assert plan.buffers < 500, (plan.buffers, plan.query, plan.indexes)
+
+
+async def test_a_job_of_a_large_batch_is_not_compared_with_every_queue(open_store, db, monkeypatch):
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    names = [f"many-{n}" for n in range(50)]
+    for name in names:
+        await store.create_queue(Queue(name=name))
+    plans.seen.clear()
+    await store.submit(new(*(spec(queue=name) for name in names * 10)))
+    (plan,) = plans.named("INSERT INTO job_record")
+    compared = sum(node.get("Rows Removed by Join Filter", 0) for node in plan.nodes())
+    assert compared == 0
 
 
 @pytest.mark.req("jq:NFR-012")

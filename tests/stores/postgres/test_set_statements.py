@@ -18,8 +18,9 @@ from jobqueue.core.lifecycle import TERMINAL, Move, State
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import Claim, JobFilter, Rules
 from jobqueue.stores.postgres.applying import _Row
-from jobqueue.stores.postgres.statements import REASONS, SQL, STATES
+from jobqueue.stores.postgres.statements import REASONS, SQL
 from jobqueue.stores.postgres.store import PostgresStore
+from jobqueue.stores.rows import STATES
 from tests.stores.driver import new, spec, worker
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,7 @@ from jobqueue.core.errors import NotFound, QueueFull
 from jobqueue.core.job import Queue, SubmitStatus, Transition
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.store import Claim, Term
-from jobqueue.stores.postgres import store as store_module
+from jobqueue.stores.postgres import chores
 from tests.stores.driver import accept, new, spec
 
 CLAIM = [Claim(("*",), ["w"])]
@@ -150,8 +150,8 @@ async def test_a_retry_and_a_removal_of_one_job_do_not_both_happen(open_store):
 
 
 async def test_figures_stay_right_while_they_are_folded(open_store, db, monkeypatch):
-    monkeypatch.setattr(store_module, "_FOLD_EVERY", 1)
-    monkeypatch.setattr(store_module, "_CHORES_EVERY", 0.0)
+    monkeypatch.setattr(chores, "_FOLD_EVERY", 1)
+    monkeypatch.setattr(chores, "_EVERY", 0.0)
     stores = [await open_store(), await open_store()]
     wrong: list[int] = []
 
@@ -174,7 +174,7 @@ async def test_figures_stay_right_while_they_are_folded(open_store, db, monkeypa
     (stats,) = await stores[0].stats("q")
     assert stats.depth[State.PENDING] == 100
     for store in stores:
-        store._writes_since_fold = 1
+        store._chores._writes_since_fold = 1
         await store.due(10)
     assert await db.fetchval("SELECT count(*) FROM queue_tally") == 1
 

@@ -6,7 +6,7 @@ and what those statements did not match, is decided by ``core.decide`` under row
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jobqueue.core.decide import Decision, Live, decide
@@ -14,17 +14,18 @@ from jobqueue.core.job import Outcome, Refusal, Transition
 from jobqueue.core.lifecycle import FENCED, HELD, PATHS, TERMINAL, Move, Reason, State, Step
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import Rules
-from jobqueue.stores.postgres.claiming import Home
+from jobqueue.stores.postgres.board import Board, Home
 from jobqueue.stores.postgres.heads import Head
 from jobqueue.stores.postgres.statements import (
     REASON_NUMBERS,
     REASONS,
     SQL,
-    STATES,
     array,
     said,
     text,
 )
+from jobqueue.stores.postgres.worker_names import WorkerNames
+from jobqueue.stores.rows import STATES
 
 _STARTED: Step = (State.RUNNING, Reason.STARTED)
 _SUCCEEDED: Step = (State.DONE, Reason.SUCCEEDED)
@@ -32,10 +33,6 @@ _WITH_START = (_STARTED, _SUCCEEDED)
 _WITHOUT_START = (_SUCCEEDED,)
 _ONLY_START = (_STARTED,)
 _LOOKS = 5  # at a job that ends or comes back between two looks
-
-# Both are given the connection of the write, which must not wait for one more.
-Resolve = Callable[[Any, int], Awaitable[Home]]
-Names = Callable[[Any, Sequence[int | None]], Awaitable[dict[int, str]]]
 
 
 class Applying:
@@ -50,13 +47,13 @@ class Applying:
         transitions: Sequence[Transition],
         now: float | None,
         rules: Rules,
-        resolve: Resolve,
-        names: Names,
+        board: Board,
+        names: WorkerNames,
     ) -> None:
         self._asked = transitions
         self._now = now
         self._rules = rules
-        self._resolve = resolve
+        self._board = board
         self._names = names
         self.outcomes: list[Outcome | None] = [None] * len(transitions)
         self.came_back: set[Head] = set()  # where jobs became claimable again
@@ -141,11 +138,11 @@ class Applying:
         self, db: Any, places: list[int], rows: Any, state: State, reason: Reason
     ) -> None:
         homes: dict[int, Home] = {}
-        workers = await self._names(db, [row[4] for row in rows]) if rows else {}
+        workers = await self._names.of(db, [row[4] for row in rows]) if rows else {}
         for n, before, job_id, queue, worker, ran_for in rows:
             home = homes.get(queue)
             if home is None:
-                home = homes[queue] = await self._resolve(db, queue)
+                home = homes[queue] = await self._board.resolve(db, queue)
             if state is State.RUNNING:
                 steps: tuple[Step, ...] = _ONLY_START
             else:
@@ -171,7 +168,7 @@ class Applying:
         deleted = await self._deleted_queues(db, places, rows)
         writes = _Writes()
         outcomes: dict[int, Outcome] = {}
-        workers = await self._names(db, [row.worker for row in rows.values()])
+        workers = await self._names.of(db, [row.worker for row in rows.values()])
         for n in places:
             asked = self._asked[n]
             row = rows.get(asked.seq)
@@ -179,7 +176,7 @@ class Applying:
                 outcomes[n] = Outcome(Refusal.NO_SUCH_JOB)
                 continue
             live = row.live
-            home = await self._resolve(db, row.queue)
+            home = await self._board.resolve(db, row.queue)
             before = live.state
             if asked.move is Move.RETRY_BY_HAND and row.queue in deleted:
                 outcomes[n] = Outcome(Refusal.NO_QUEUE, before, live.reason, row.job_id, home.name)

@@ -9,73 +9,22 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import MAX_PRIORITY, NO_LABELS, Assignment
 from jobqueue.core.locks import Locks
-from jobqueue.core.store import ALL_QUEUES, Claim, Rules
+from jobqueue.core.store import Claim, Rules
 from jobqueue.core.weights import by_weight, merge_queues
-from jobqueue.stores.postgres.connections import Connections
+from jobqueue.stores.postgres.board import Board, Home
+from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import Head, Heads
-from jobqueue.stores.postgres.reads import read_weights
-from jobqueue.stores.postgres.runner import Runner
 from jobqueue.stores.postgres.statements import SQL, array
+from jobqueue.stores.postgres.worker_names import WorkerNames
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _ROUNDS = 4  # of one claim that others got in the way of
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """A queue as claims and transitions see it."""
-
-    id: int
-    name: str
-    paused: bool
-    deleted: bool
-    retry_profile: str
-    weights: dict[int, int] | None
-
-
-class Board:
-    """The queues, as they were read last. What a write depends on, its statement checks itself."""
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, Home] = {}
-        self.stale = True
-        self.changes = 0
-
-    def spoil(self) -> None:
-        """Something was changed: read it before it is used again."""
-        self.changes += 1
-        self.stale = True
-
-    def read(self, rows: Sequence[Any], change: int) -> None:
-        """Take in what the table said after this many changes; one since may not be in it."""
-        self._by_id = {
-            number: Home(number, name, paused, deleted, profile, read_weights(weights))
-            for number, name, paused, deleted, profile, weights in rows
-        }
-        self.stale = change != self.changes
-
-    def get(self, queue: int) -> Home | None:
-        """One by its number."""
-        return self._by_id.get(queue)
-
-    def claimable(self, wanted: Claim) -> dict[int, Home]:
-        """The queues that a claim may take from."""
-        everything = ALL_QUEUES in wanted.queues
-        return {
-            home.id: home
-            for home in self._by_id.values()
-            if not home.paused
-            and not home.deleted
-            and (everything or home.name in wanted.queues)
-            and home.name not in wanted.without
-        }
 
 
 Candidate = tuple[int, int, int, int]
@@ -87,23 +36,20 @@ class Claiming:
 
     def __init__(
         self,
-        runner: Runner,
-        connections: Connections,
+        database: Database,
+        names: WorkerNames,
         heads: Heads,
         board: Board,
         rules: Rules,
         locks: Locks | None,
-        now: Callable[[], float | None],
-        number: Callable[[Sequence[str]], Awaitable[list[int]]],
     ) -> None:
-        self._runner = runner
-        self._connections = connections
+        self._database = database
+        self._runner = database.dispatching
+        self._names = names
         self._heads = heads
         self._board = board
         self._rules = rules
         self._locks = locks
-        self._now = now
-        self._number = number
         self._one = asyncio.Lock()
         self._contended = False
         self.instance = ""
@@ -120,7 +66,7 @@ class Claiming:
     async def _fill(self, wanted: Claim) -> list[Assignment]:
         if self._board.stale:
             await self._look()
-        workers = await self._number(wanted.slots)
+        workers = await self._names.number(wanted.slots)
         assigned: list[Assignment] = []
         lost: list[int] = []
         for _ in range(_ROUNDS):
@@ -149,7 +95,7 @@ class Claiming:
         async def look(db: Any) -> tuple[Any, Any]:
             return await db.fetch(SQL["queue_board"]), await db.fetch(SQL["heads"])
 
-        board, heads = await self._runner.read(self._connections, "look", look)
+        board, heads = await self._runner.read("look", look)
         self._board.read(board, change)
         self._heads.looked([tuple(row) for row in heads], time.perf_counter() - began)
 
@@ -193,7 +139,7 @@ class Claiming:
             [rank for _, rank in floors],
             list(floors.values()),
             limit,
-            self._now(),
+            self._database.now(),
             lost,
         )
 
@@ -201,9 +147,7 @@ class Claiming:
             return await db.fetch(SQL["candidates"], *arguments)
 
         found: dict[Head, list[Candidate]] = {head: [] for head in floors}
-        for queue, rank, seq, attempt in await self._runner.read(
-            self._connections, "candidates", read
-        ):
+        for queue, rank, seq, attempt in await self._runner.read("candidates", read):
             found[queue, rank].append((rank, seq, queue, attempt))
         return found
 
@@ -234,7 +178,7 @@ class Claiming:
     ) -> list[Assignment]:
         seqs = [one[1] for one in candidates]
         leases = [new_lease() for _ in slots]
-        now = self._now()
+        now = self._database.now()
         by_lease = dict(zip(leases, slots, strict=True))
 
         async def take(db: Any) -> Any:
@@ -253,7 +197,7 @@ class Claiming:
             # All of it was written, or nothing.
             return await db.fetch(SQL["claimed"], seqs, leases, now) or await take(db)
 
-        rows = await self._runner.write(self._connections, "assign", take, again=look)
+        rows = await self._runner.write("assign", take, again=look)
         rows.sort(key=lambda row: row[0])
         return [
             Assignment(

@@ -89,17 +89,24 @@ class Connections:
         self._dsn = dsn
         self._settings = settings
         self._patience = patience
+        self._size = size
         self._idle: deque[Connection] = deque()
         self._free = asyncio.Semaphore(size)
+        self._closed = True
+
+    def open(self) -> None:
+        """Let connections be made, each when it is needed first."""
+        self._free = asyncio.Semaphore(self._size)  # it belongs to the loop that it is used on
         self._closed = False
 
     @contextlib.asynccontextmanager
     async def use(self, patience: float | None = None) -> AsyncIterator[Connection]:
         """Borrow one; a broken one is thrown away. Unavailable: none could be had in time."""
         deadline = time.monotonic() + (self._patience if patience is None else patience)
+        free = self._free
         try:
             async with asyncio.timeout_at(_loop_time(deadline)):
-                await self._free.acquire()
+                await free.acquire()
         except TimeoutError:
             raise Unavailable("PostgreSQL: every connection is busy") from None
         try:
@@ -115,7 +122,7 @@ class Connections:
             elif not connection.raw.is_closed():
                 self._idle.append(connection)
         finally:
-            self._free.release()
+            free.release()
 
     async def _take(self, deadline: float) -> Connection:
         pause = _FIRST_PAUSE
@@ -125,7 +132,7 @@ class Connections:
                 if not connection.raw.is_closed():
                     return connection
             if self._closed:
-                raise Unavailable("PostgreSQL: the store is closed")
+                raise Unavailable("PostgreSQL: the store is not open")
             try:
                 return await connect(self._dsn, self._settings)
             except (*LOST, asyncpg.TooManyConnectionsError) as error:

@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from jobqueue.core.job import Event
-from jobqueue.stores.postgres.reads import event_row
+from jobqueue.stores.postgres.reads import ROWS
 from jobqueue.stores.postgres.statements import SQL
 
 
@@ -71,7 +71,7 @@ async def events_after(db: Any, number: int, limit: int) -> list[tuple[int, Even
     found = []
     for row in rows:
         place = Position(at.since, at.until, row[0], row[2])
-        found.append((place.pack(), event_row(row[1:])))
+        found.append((place.pack(), ROWS.event(row[1:])))
     return found
 
 

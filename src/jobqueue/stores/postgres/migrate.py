@@ -11,13 +11,14 @@ import asyncio
 import hashlib
 import logging
 import re
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 import asyncpg
 
-from jobqueue.core.errors import Conflict
+from jobqueue.core.errors import Conflict, NotFound
 from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -72,16 +73,59 @@ def migrations() -> list[Migration]:
 
 async def migrate(dsn: str) -> int:
     """Bring the database to this version; returns the version of its schema."""
+    return await _connected(dsn, bring_up)
+
+
+async def check(dsn: str) -> int:
+    """Refuse a database that a start would change; returns the version of its schema."""
+    return await _connected(dsn, look)
+
+
+async def _connected(
+    dsn: str, work: Callable[[Any, list[Migration]], Coroutine[Any, Any, int]]
+) -> int:
     try:
         connection = await asyncpg.connect(dsn, timeout=10.0)
     except (*LOST, *REFUSED) as error:
         raise unavailable(error) from error
     try:
-        return await bring_up(connection, migrations())
+        return await work(connection, migrations())
     except (*LOST, *REFUSED, *UNDONE) as error:
         raise unavailable(error) from error
     finally:
         await connection.close()
+
+
+async def look(connection: Any, known: list[Migration]) -> int:
+    """Check that nothing is missing, and change nothing."""
+    rows = await _history(connection)
+    if not rows:
+        raise NotFound(
+            "there is no job queue in this database yet: jq-server creates its tables when it"
+            " starts"
+        )
+    applied = {row[0]: row for row in rows}
+    mine, newest = known[-1].version, max(applied)
+    if mine not in applied:
+        raise Conflict(
+            f"the database's schema (V{newest}) is older than this version needs (V{mine}):"
+            " jq-server of this version brings it up to date when it starts"
+        )
+    for one in known:
+        _check(one, applied[one.version])
+    if newest > mine:
+        _check_newer(mine, rows)
+    return int(newest)
+
+
+async def _history(connection: Any) -> list[Any] | None:
+    """What was applied, in order; None if nothing ever was."""
+    if await connection.fetchval("SELECT to_regclass('schema_history')") is None:
+        return None
+    rows: list[Any] = await connection.fetch(
+        "SELECT version, name, checksum, oldest FROM schema_history ORDER BY version"
+    )
+    return rows
 
 
 async def bring_up(connection: Any, known: list[Migration]) -> int:
@@ -89,11 +133,10 @@ async def bring_up(connection: Any, known: list[Migration]) -> int:
     await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
     try:
         await connection.execute("SET client_min_messages = warning")
-        if await connection.fetchval("SELECT to_regclass('schema_history')") is None:
+        rows = await _history(connection)
+        if rows is None:
             await connection.execute(_HISTORY)  # who may use tables need not be let create them
-        rows = await connection.fetch(
-            "SELECT version, name, checksum, oldest FROM schema_history ORDER BY version"
-        )
+            rows = []
         applied = {row[0]: row for row in rows}
         for one in known:
             if one.version in applied:

@@ -41,6 +41,10 @@ class Speaker:
         self._what = Change(0)
         self._heads: dict[Head, int] | None = {}
         self._task: asyncio.Task[None] | None = None
+        self._closed = True
+
+    def start(self) -> None:
+        """Begin to send."""
         self._closed = False
 
     def say(self, what: Change, heads: dict[Head, int] | None = None) -> None:

@@ -8,33 +8,20 @@
 -- counts job_live; the planner then believes that reading the whole index costs one page, and would
 -- walk through it, dead entries and all, rather than look up ten. An ANY can only be looked up.
 
--- name: submit
--- (new) -> PENDING, for jobs without a key in queues without a capacity. What names another queue
--- is left out: the caller sees by the counts which. The lock keeps the queue from being deleted.
--- $1 names of the queues, $2 now; of the jobs: $3 queue, $4 id, $5 type, $6 payload, $7 labels,
--- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay. NULL for an array: no
--- job says anything; all queues and types are then the first of $1 and $14.
-WITH home AS MATERIALIZED (
-    SELECT id, name, max_retries, ttl, timeout FROM queues
-    WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
-), clock AS MATERIALIZED (
-    SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
-), r AS (
-    INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
-                            run_at, created_at)
-    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
-           coalesce(t.priority, 0),
+-- name: record_columns
+-- What is written down for good of new jobs: a fragment, as the next two. {x} in a statement stands
+-- for the block x.
+id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, created_at
+
+-- name: record_values
+-- Of jobs t for the queues q, by the clock c.
+t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json, coalesce(t.priority, 0),
            coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
            coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
-    FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
-                $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[])
-         WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, n)
-    JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1])
-    CROSS JOIN clock AS c
-    ORDER BY t.n
-    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
-), l AS (
+
+-- name: pending_rows
+-- The live rows, first events and counts of new jobs r, which all wait.
+l AS (
     INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
                           max_retries, timeout, run_at, expires_at, wake_at, updated_at)
     SELECT seq, id, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1,
@@ -47,8 +34,69 @@ WITH home AS MATERIALIZED (
 ), t AS (
     INSERT INTO queue_tally (queue, pending) SELECT queue, count(*) FROM r GROUP BY queue
 )
+
+-- name: submit
+-- (new) -> PENDING, for jobs without a key in queues without a capacity. What names another queue
+-- is left out: the caller sees by the counts which. The lock keeps the queue from being deleted.
+-- $1 names of the queues, $2 now; of the jobs: $3 queue, $4 id, $5 type, $6 payload, $7 labels,
+-- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay. NULL for an array: no
+-- job says anything; all queues and types are then the first of $1 and $14.
+WITH home AS MATERIALIZED (
+    SELECT id, name, max_retries, ttl, timeout FROM queues
+    WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
+), clock AS MATERIALIZED (
+    SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), r AS (
+    INSERT INTO job_record ({record_columns})
+    SELECT {record_values}
+    FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
+                $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[])
+         WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
+                              timeout, run_at, delay, n)
+    JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1])
+    CROSS JOIN clock AS c
+    ORDER BY t.n
+    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
+), {pending_rows}
 SELECT r.queue, (SELECT name FROM home WHERE home.id = r.queue), 9 - r.priority, min(r.seq),
        count(*)
+FROM r GROUP BY r.queue, r.priority
+
+-- name: submit_wide
+-- As "submit", for many queues: $3 has the place of each job's queue in $1. Our plans know no hash
+-- join, so that a join would compare every job with every queue. Here a job looks its queue up in
+-- arrays; width_bucket is a binary search.
+WITH home AS MATERIALIZED (
+    SELECT n.place::int, q.id, q.max_retries, q.ttl, q.timeout
+    FROM unnest($1::text[]) WITH ORDINALITY AS n(name, place) JOIN queues AS q ON q.name = n.name
+    WHERE NOT q.deleted AND q.capacity = 0 FOR KEY SHARE OF q
+), h AS MATERIALIZED (
+    SELECT array_agg(place ORDER BY place) AS place, array_agg(id ORDER BY place) AS id,
+           array_agg(max_retries ORDER BY place) AS max_retries,
+           array_agg(ttl ORDER BY place) AS ttl, array_agg(timeout ORDER BY place) AS timeout
+    FROM home
+), clock AS MATERIALIZED (
+    SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), r AS (
+    INSERT INTO job_record ({record_columns})
+    SELECT {record_values}
+    FROM unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
+                $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
+                $13::float8[])
+         WITH ORDINALITY AS t(place, id, type, payload, labels, priority, max_retries, ttl,
+                              timeout, run_at, delay, n)
+    CROSS JOIN h
+    CROSS JOIN LATERAL (SELECT width_bucket(t.place, h.place) AS found) AS f
+    CROSS JOIN LATERAL (
+        SELECT h.id[f.found], h.max_retries[f.found], h.ttl[f.found], h.timeout[f.found]
+    ) AS q(id, max_retries, ttl, timeout)
+    CROSS JOIN clock AS c
+    WHERE h.place[f.found] = t.place
+    ORDER BY t.n
+    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
+), {pending_rows}
+SELECT r.queue, ($1::text[])[(SELECT place[array_position(id, r.queue)] FROM h)], 9 - r.priority,
+       min(r.seq), count(*)
 FROM r GROUP BY r.queue, r.priority
 
 -- name: hand_off
@@ -70,11 +118,8 @@ WITH home AS MATERIALIZED (
     WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl, timeout,
                          run_at, delay, lease, worker, n)
 ), r AS (
-    INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
-                            run_at, created_at)
-    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
-           coalesce(t.priority, 0), coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
-           coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
+    INSERT INTO job_record ({record_columns})
+    SELECT {record_values}
     FROM t JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1]) CROSS JOIN clock AS c
     ORDER BY t.n
     RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
@@ -154,12 +199,8 @@ SELECT coalesce(sum(pending), 0)::bigint FROM queue_tally WHERE queue = $1
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), r AS (
-    INSERT INTO job_record (id, queue, type, payload, labels, priority, max_retries, ttl, timeout,
-                            run_at, key, created_at)
-    SELECT t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json,
-           coalesce(t.priority, 0),
-           coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
-           coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), t.key, c.now
+    INSERT INTO job_record ({record_columns}, key)
+    SELECT {record_values}, t.key
     FROM unnest($2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
                 $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[])
          WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
@@ -168,19 +209,7 @@ WITH clock AS MATERIALIZED (
     CROSS JOIN clock AS c
     ORDER BY t.n
     RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
-), l AS (
-    INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
-                          max_retries, timeout, run_at, expires_at, wake_at, updated_at)
-    SELECT seq, id, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1,
-           0, 0, max_retries, timeout, run_at, created_at + ttl,
-           least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl), created_at
-    FROM r
-), e AS (
-    INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
-    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), created_at, 1, 0, 1, 1 FROM r
-), t AS (
-    INSERT INTO queue_tally (queue, pending) SELECT queue, count(*) FROM r GROUP BY queue
-)
+), {pending_rows}
 SELECT r.queue, NULL::text, 9 - r.priority, min(r.seq), count(*) FROM r GROUP BY r.queue, r.priority
 
 -- name: which_exist
@@ -583,7 +612,8 @@ SELECT q.name, q.max_retries, q.ttl, q.timeout, q.capacity, q.retry_profile,
        coalesce(sum(t.running), 0)::bigint, coalesce(sum(t.done), 0)::bigint,
        coalesce(sum(t.failed), 0)::bigint, coalesce(sum(t.dead_lettered), 0)::bigint,
        coalesce(sum(t.succeeded), 0)::bigint, coalesce(sum(t.unsuccessful), 0)::bigint,
-       coalesce(sum(t.run_seconds), 0)::float8
+       coalesce(sum(t.run_seconds), 0)::float8,
+       coalesce(sum(t.succeeded + t.unsuccessful), 0)::bigint
 FROM queues AS q LEFT JOIN queue_tally AS t ON t.queue = q.id
 WHERE NOT q.deleted AND ($1::text IS NULL OR q.name = $1)
 GROUP BY q.id ORDER BY q.name

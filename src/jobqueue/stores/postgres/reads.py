@@ -1,25 +1,17 @@
-"""Rows to domain objects, and the queries that people and faces ask."""
+"""The queries that people and faces ask."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from jobqueue.core.job import (
-    NO_LABELS,
-    Event,
-    Held,
-    Job,
-    Queue,
-    QueueStats,
-    Worker,
-    WorkerInfo,
-    WorkerStatus,
-)
+from jobqueue.core.job import Event, Held, Job, QueueStats, Worker
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.store import JobFilter
 from jobqueue.stores.postgres.holding import Holding
-from jobqueue.stores.postgres.statements import REASONS, SQL, STATES
+from jobqueue.stores.postgres.statements import REASONS, SQL
+from jobqueue.stores.rows import Rows, held_row, stats_row
+
+ROWS = Rows(job_id=str, reasons=REASONS, names=tuple)
 
 _QUEUE = " JOIN queues AS q ON q.id = r.queue"
 # Looked up one by one: see the head of queries.sql.
@@ -42,7 +34,7 @@ async def get(db: Any, job_id: str) -> Job | None:
     if seq is None:
         return None
     row = await db.fetchrow(f"{SQL['job_columns']}{_JOBS} WHERE r.seq = $1", seq)
-    return None if row is None else _job(row)
+    return None if row is None else ROWS.job(row)
 
 
 async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:
@@ -87,7 +79,7 @@ async def _select(db: Any, source: str, side: str, wanted: JobFilter, condition:
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     values.append(wanted.limit)
     sql = f"{SQL['job_columns']}{source}{where} ORDER BY {side}.seq DESC LIMIT ${len(values)}"
-    return [_job(row) for row in await db.fetch(sql, *values)]
+    return [ROWS.job(row) for row in await db.fetch(sql, *values)]
 
 
 async def history(db: Any, job_id: str) -> list[Event]:
@@ -95,12 +87,12 @@ async def history(db: Any, job_id: str) -> list[Event]:
     seq = await find(db, job_id)
     if seq is None:
         return []
-    return [event_row(row) for row in await db.fetch(SQL["history"], seq)]
+    return [ROWS.event(row) for row in await db.fetch(SQL["history"], seq)]
 
 
 async def stats(db: Any, name: str | None) -> list[QueueStats]:
     """The figures that every write adds to."""
-    return [_stats(row) for row in await db.fetch(SQL["stats"], name)]
+    return [stats_row(row) for row in await db.fetch(SQL["stats"], name)]
 
 
 async def held(db: Any, worker_id: str | None, floor: int = 0) -> list[Held]:
@@ -121,114 +113,4 @@ async def workers(db: Any, holding: Holding | None = None) -> list[Worker]:
         rows = await db.fetch(SQL["workers_from"], *holding.columns())
     else:
         rows = await db.fetch(SQL["workers"])
-    return [_worker(row) for row in rows]
-
-
-def held_row(row: Any) -> Held:
-    """A lease from its columns."""
-    seq, lease, worker, state, cancel = row
-    return Held(seq, lease, worker, STATES[state], cancel)
-
-
-def _job(row: Any) -> Job:
-    (job_id, seq, queue, kind, payload, priority, max_retries, state, version, attempt,
-     retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels, worker,
-     cancel, started_at, completed_at, next_retry_at, result, error, reason) = row  # fmt: skip
-    return Job(
-        id=str(job_id),
-        seq=seq,
-        queue=queue,
-        type=kind,
-        payload=payload,
-        priority=priority,
-        max_retries=max_retries,
-        state=STATES[state],
-        version=version,
-        attempt=attempt,
-        retry_count=retry_count,
-        created_at=created_at,
-        updated_at=updated_at,
-        run_at=run_at,
-        expires_at=expires_at,
-        ttl=ttl,
-        timeout=timeout,
-        key=key,
-        labels=json.loads(labels) if labels else NO_LABELS,
-        worker_id=worker,
-        cancel_requested=bool(cancel),
-        started_at=started_at,
-        completed_at=completed_at,
-        next_retry_at=next_retry_at,
-        result=result,
-        error=error or "",
-        reason=REASONS[reason],
-    )
-
-
-def event_row(row: Any) -> Event:
-    """An event from its columns."""
-    job_id, version, before, after, reason, at, attempt, worker, detail, queue = row
-    return Event(
-        str(job_id),
-        version,
-        None if before is None else STATES[before],
-        STATES[after],
-        REASONS[reason],
-        at,
-        attempt,
-        worker,
-        detail or "",
-        queue,
-    )
-
-
-def _stats(row: Any) -> QueueStats:
-    (name, max_retries, ttl, timeout, capacity, retry_profile, weights, paused, created_at,
-     *depth, succeeded, failed, run_seconds) = row  # fmt: skip
-    queue = Queue(
-        name=name,
-        max_retries=max_retries,
-        ttl=ttl,
-        timeout=timeout,
-        capacity=capacity,
-        retry_profile=retry_profile,
-        priority_weights=read_weights(weights),
-        paused=paused,
-        created_at=created_at,
-    )
-    return QueueStats(
-        queue=queue,
-        depth=dict(zip(State, depth, strict=True)),
-        processed=succeeded + failed,
-        succeeded=succeeded,
-        failed=failed,
-        run_seconds=run_seconds,
-        timed=succeeded + failed,
-    )
-
-
-def read_weights(column: str | None) -> dict[int, int] | None:
-    """Priority weights from their column."""
-    return {int(k): int(v) for k, v in json.loads(column).items()} if column else None
-
-
-def _worker(row: Any) -> Worker:
-    (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, status,
-     registered_at, last_seen, running) = row  # fmt: skip
-    info = WorkerInfo(
-        id=worker_id,
-        incarnation=incarnation,
-        hostname=hostname,
-        pid=pid,
-        concurrency=concurrency,
-        queues=tuple(queues),
-        version=version,
-        link=link,
-    )
-    return Worker(
-        info=info,
-        status=WorkerStatus(status),
-        registered_at=registered_at,
-        last_seen=last_seen,
-        running=running,
-    )
+    return [ROWS.worker(row) for row in rows]

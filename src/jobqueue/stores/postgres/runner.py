@@ -31,34 +31,29 @@ Work = Callable[[Any], Awaitable[T]]
 
 
 class Runner:
-    """The ways to the database that a store has."""
+    """Runs on one set of connections."""
 
-    def __init__(self, observer: Observer, patience: float) -> None:
+    def __init__(self, connections: Connections, observer: Observer, patience: float) -> None:
+        self.connections = connections
         self._observer = observer
         self._patience = patience
 
-    async def read(self, connections: Connections, name: str, work: Work[T]) -> T:
+    async def read(self, name: str, work: Work[T]) -> T:
         """Run what changes nothing; repeated as long as there is patience."""
         try:
-            return await self.write(connections, name, work, again=work)
+            return await self.write(name, work, again=work)
         except OutcomeUnknown as error:
             raise Unavailable(error.message) from error
 
-    async def write(
-        self,
-        connections: Connections,
-        name: str,
-        work: Work[T],
-        again: Work[T] | None = None,
-    ) -> T:
+    async def write(self, name: str, work: Work[T], again: Work[T] | None = None) -> T:
         """Run a write. ``again`` takes over once an answer was lost."""
         began = time.perf_counter()
         try:
-            return await self._write(connections, work, again)
+            return await self._write(work, again)
         finally:
             self._observer.queried(name, time.perf_counter() - began)
 
-    async def _write(self, connections: Connections, work: Work[T], again: Work[T] | None) -> T:
+    async def _write(self, work: Work[T], again: Work[T] | None) -> T:
         deadline = time.monotonic() + self._patience
         clashes = 0
         lost: Backend | None = None  # may still be at work
@@ -66,9 +61,9 @@ class Runner:
         while True:
             try:
                 if lost is not None:
-                    await dispel(connections, lost)
+                    await dispel(self.connections, lost)
                     lost = None
-                async with connections.use(max(0.0, deadline - time.monotonic())) as borrowed:
+                async with self.connections.use(max(0.0, deadline - time.monotonic())) as borrowed:
                     try:
                         return await (work if doubt is None else again or work)(borrowed.raw)
                     except LOST as error:

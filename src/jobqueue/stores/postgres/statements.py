@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.lifecycle import Reason
 from jobqueue.stores.named_sql import load_statements
 
 SQL = load_statements(__package__)
@@ -31,7 +31,6 @@ REASON_NUMBERS: dict[Reason, int] = {
     Reason.MANUAL_RETRY: 17,
 }
 REASONS: dict[int, Reason] = {number: reason for reason, number in REASON_NUMBERS.items()}
-STATES: dict[int, State] = {int(state): state for state in State}
 
 
 def text(said: str) -> str | None:

@@ -9,11 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from jobqueue.core.errors import InvalidArgument, JobQueueError, NotFound, QueueFull
-from jobqueue.core.job import NO_LABELS, Assignment, NewJob, SubmitResult
+from jobqueue.core.job import NO_LABELS, Assignment, JobSpec, NewJob, SubmitResult
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.statements import SQL, array, said
 
+FEW_QUEUES = 10  # of one write; for more, looking them up is cheaper than joining them
 MOST_HANDED_OFF = 100  # jobs of one write; more than that is a bulk load
 
 
@@ -44,6 +45,16 @@ def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str]
                 fitting.append((n, slots.pop()))
                 break
     return fitting
+
+
+def _queues(specs: Sequence[JobSpec], names: list[str], *, wide: bool) -> list[str] | str | None:
+    """Each job's queue: not said if there is one, by name, or by its place among the names."""
+    if len(names) == 1:
+        return None
+    if not wide:
+        return [spec.queue for spec in specs]
+    place = {name: n for n, name in enumerate(names, 1)}
+    return array(place[spec.queue] for spec in specs)
 
 
 class Submitting:
@@ -128,17 +139,18 @@ class Submitting:
     async def _submit_plain(self, db: Any, places: list[int]) -> list[int]:
         """One statement; returns what it left out: unknown and bounded queues."""
         specs = [self._jobs[n].spec for n in places]
-        names = list({spec.queue for spec in specs})
+        names = sorted({spec.queue for spec in specs})
+        wide = len(names) > FEW_QUEUES and not self._slots
         arguments = (
             names,
             self._now,
-            None if len(names) == 1 else [spec.queue for spec in specs],
+            _queues(specs, names, wide=wide),
             *self._columns(places),
             specs[0].type,
         )
         if self._slots:
             return await self._hand_off(db, places, arguments)
-        rows = await db.fetch(SQL["submit"], *arguments)
+        rows = await db.fetch(SQL["submit_wide" if wide else "submit"], *arguments)
         found = set()
         count = 0
         for queue, name, rank, first, written in rows:

@@ -1,4 +1,4 @@
-"""Rows to domain objects, and the queries that people and faces ask."""
+"""The queries that people and faces ask."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import json
 import sqlite3
 
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
-from jobqueue.core.job import (
-    NO_LABELS,
-    Event,
-    Held,
-    Job,
-    Queue,
-    QueueStats,
-    Worker,
-    WorkerInfo,
-    WorkerStatus,
-)
-from jobqueue.core.lifecycle import TERMINAL, Reason, State
+from jobqueue.core.job import Event, Held, Job, QueueStats, Worker
+from jobqueue.core.lifecycle import TERMINAL, Reason
 from jobqueue.core.store import JobFilter
-from jobqueue.stores.sqlite.statements import SQL, Row
+from jobqueue.stores.rows import Rows, held_row, stats_row
+from jobqueue.stores.sqlite.statements import SQL
+
+_REASONS = {reason.value: reason for reason in Reason}
+_ROWS = Rows(job_id=id_from_bytes, reasons=_REASONS, names=json.loads)
 
 _JOBS = " FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq JOIN queue AS q ON q.id = r.queue"
 _LIVE_JOBS = (
@@ -31,7 +25,7 @@ def get(connection: sqlite3.Connection, job_id: str) -> Job | None:
     """One job by its id."""
     sql = f"{SQL['job_columns']}{_JOBS} WHERE r.id = ?"
     row = connection.execute(sql, (id_to_bytes(job_id),)).fetchone()
-    return None if row is None else _job(row)
+    return None if row is None else _ROWS.job(row)
 
 
 def list_jobs(connection: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
@@ -68,12 +62,12 @@ def _select(
         values.append(wanted.before_seq)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     sql = f"{SQL['job_columns']}{source}{where} ORDER BY {seq} DESC LIMIT ?"
-    return [_job(row) for row in connection.execute(sql, (*values, wanted.limit))]
+    return [_ROWS.job(row) for row in connection.execute(sql, (*values, wanted.limit))]
 
 
 def history(connection: sqlite3.Connection, job_id: str) -> list[Event]:
     """A job's events in order."""
-    return [_event(row) for row in connection.execute(SQL["history"], (id_to_bytes(job_id),))]
+    return [_ROWS.event(row) for row in connection.execute(SQL["history"], (id_to_bytes(job_id),))]
 
 
 def events_after(
@@ -81,12 +75,12 @@ def events_after(
 ) -> list[tuple[int, Event]]:
     """Events in commit order: one writer at a time, so position order is commit order."""
     rows = connection.execute(SQL["events_after"], (position, limit))
-    return [(row[0], _event(row[1:])) for row in rows]
+    return [(row[0], _ROWS.event(row[1:])) for row in rows]
 
 
 def stats(connection: sqlite3.Connection, name: str | None) -> list[QueueStats]:
     """The figures that every write keeps."""
-    return [_stats(row) for row in connection.execute(SQL["stats"], (name, name))]
+    return [stats_row(row) for row in connection.execute(SQL["stats"], (name, name))]
 
 
 def held(connection: sqlite3.Connection, worker_id: str | None) -> list[Held]:
@@ -96,113 +90,4 @@ def held(connection: sqlite3.Connection, worker_id: str | None) -> list[Held]:
 
 def workers(connection: sqlite3.Connection) -> list[Worker]:
     """Every worker, by id."""
-    return [_worker(row) for row in connection.execute(SQL["workers"])]
-
-
-def held_row(row: Row) -> Held:
-    """A lease from its columns."""
-    seq, lease, worker, state, cancel = row
-    return Held(seq, lease, worker, State(state), bool(cancel))
-
-
-def _job(row: Row) -> Job:
-    (raw_id, seq, queue, kind, payload, priority, max_retries, state, version, attempt,
-     retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels, worker,
-     cancel, started_at, completed_at, next_retry_at, result, error, reason) = row  # fmt: skip
-    return Job(
-        id=id_from_bytes(raw_id),
-        seq=seq,
-        queue=queue,
-        type=kind,
-        payload=payload,
-        priority=priority,
-        max_retries=max_retries,
-        state=State(state),
-        version=version,
-        attempt=attempt,
-        retry_count=retry_count,
-        created_at=created_at,
-        updated_at=updated_at,
-        run_at=run_at,
-        expires_at=expires_at,
-        ttl=ttl,
-        timeout=timeout,
-        key=key,
-        labels=json.loads(labels) if labels else NO_LABELS,
-        worker_id=worker,
-        cancel_requested=bool(cancel),
-        started_at=started_at,
-        completed_at=completed_at,
-        next_retry_at=next_retry_at,
-        result=result,
-        error=error or "",
-        reason=Reason(reason),
-    )
-
-
-def _event(row: Row) -> Event:
-    raw_id, version, before, after, reason, at, attempt, worker, detail, queue = row
-    return Event(
-        id_from_bytes(raw_id),
-        version,
-        None if before is None else State(before),
-        State(after),
-        Reason(reason),
-        at,
-        attempt,
-        worker,
-        detail or "",
-        queue,
-    )
-
-
-def _stats(row: Row) -> QueueStats:
-    (name, max_retries, ttl, timeout, capacity, retry_profile, weights, paused, created_at,
-     *depth, succeeded, failed, run_seconds, timed) = row  # fmt: skip
-    queue = Queue(
-        name=name,
-        max_retries=max_retries,
-        ttl=ttl,
-        timeout=timeout,
-        capacity=capacity,
-        retry_profile=retry_profile,
-        priority_weights=read_weights(weights),
-        paused=bool(paused),
-        created_at=created_at,
-    )
-    return QueueStats(
-        queue=queue,
-        depth=dict(zip(State, depth, strict=True)),
-        processed=succeeded + failed,
-        succeeded=succeeded,
-        failed=failed,
-        run_seconds=run_seconds,
-        timed=timed,
-    )
-
-
-def read_weights(text: str | None) -> dict[int, int] | None:
-    """Priority weights from their column."""
-    return {int(k): int(v) for k, v in json.loads(text).items()} if text else None
-
-
-def _worker(row: Row) -> Worker:
-    (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, status,
-     registered_at, last_seen, running) = row  # fmt: skip
-    info = WorkerInfo(
-        id=worker_id,
-        incarnation=incarnation,
-        hostname=hostname,
-        pid=pid,
-        concurrency=concurrency,
-        queues=tuple(json.loads(queues)),
-        version=version,
-        link=link,
-    )
-    return Worker(
-        info=info,
-        status=WorkerStatus(status),
-        registered_at=registered_at,
-        last_seen=last_seen,
-        running=running,
-    )
+    return [_ROWS.worker(row) for row in connection.execute(SQL["workers"])]

@@ -46,6 +46,7 @@ from jobqueue.core.store import (
     Term,
     TermEnded,
 )
+from jobqueue.stores.rows import held_row
 from jobqueue.stores.sqlite import leadership, reads, writes
 from jobqueue.stores.sqlite.connection import BUSY_TIMEOUT, connect, prepare
 from jobqueue.stores.sqlite.statements import SQL
@@ -223,7 +224,7 @@ class SqliteStore:
             rows = db.execute(SQL["request_cancel"], (seq,)).fetchall()
             if rows:
                 leadership.tell(db)
-            return reads.held_row(rows[0]) if rows else None
+            return held_row(rows[0]) if rows else None
 
         return await self._write("request_cancel", work)
 

@@ -24,7 +24,7 @@ from jobqueue.core.lifecycle import TERMINAL, Move, Reason, State
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.core.weights import by_weight, merge_queues
-from jobqueue.stores.sqlite.reads import read_weights
+from jobqueue.stores.rows import read_weights
 from jobqueue.stores.sqlite.statements import SQL, Row, read_marked, write_marked, write_rows
 
 _ASSIGNED = Reason.ASSIGNED.value

@@ -1,0 +1,173 @@
+"""Jobs come in, are handed out, and move on."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.ids import new_lease
+from jobqueue.core.job import Assignment, Held, NewJob, Transition
+from jobqueue.core.lifecycle import REPORTABLE, TERMINAL
+from jobqueue.core.store import Application, Change, Claim, Rules, Submission
+from jobqueue.stores.postgres.applying import Applying
+from jobqueue.stores.postgres.board import Board
+from jobqueue.stores.postgres.chores import Chores
+from jobqueue.stores.postgres.claiming import Claiming
+from jobqueue.stores.postgres.database import Database
+from jobqueue.stores.postgres.heads import Heads
+from jobqueue.stores.postgres.holding import Holding
+from jobqueue.stores.postgres.notices import Heard, Speaker, returned
+from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.submitting import Slot, Submitting, fit
+from jobqueue.stores.postgres.worker_names import WorkerNames
+from jobqueue.stores.rows import held_row
+
+_log = logging.getLogger("jobqueue.stores.postgres")
+
+
+class Jobs:
+    """The write path. What it makes claimable, it says here and to the other servers."""
+
+    def __init__(
+        self,
+        database: Database,
+        claiming: Claiming,
+        names: WorkerNames,
+        board: Board,
+        heads: Heads,
+        holding: Holding,
+        chores: Chores,
+        speaker: Speaker,
+        hear: Heard,
+        rules: Rules,
+    ) -> None:
+        self._database = database
+        self._claiming = claiming
+        self._names = names
+        self._board = board
+        self._heads = heads
+        self._holding = holding
+        self._chores = chores
+        self._speaker = speaker
+        self._hear = hear
+        self._rules = rules
+
+    async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim]) -> Submission:
+        """See ``Store.submit``."""
+        slots = await self._slots(jobs, claims) if claims else {}
+        batch = Submitting(jobs, self._database.now(), self._rules, self._heads, slots)
+        try:
+            await self._database.writing.write("submit", batch.run, again=batch.again)
+        except JobQueueError as error:
+            if not batch.give_up(error):
+                raise
+        if batch.written:
+            for head, first in batch.written.items():
+                self._heads.lower(head, first)
+            self._speaker.say(Change.WORK, batch.written)
+        self._chores.wrote()
+        results = [result for result in batch.results if result is not None]
+        assigned = batch.assigned
+        self._holding.claimed(assigned, self._names.known)
+        if batch.written and claims:
+            # Not everything was handed off: what is claimable goes to the slots that are left.
+            assigned = assigned + await self._claim_quietly(_left(claims, assigned))
+        return Submission(results, assigned)
+
+    async def _slots(self, jobs: Sequence[NewJob], claims: Sequence[Claim]) -> dict[int, Slot]:
+        """Slots for jobs that may be handed off in the write of their submit.
+
+        Nobody else can see such a job before it is assigned, so no lock is asked for. Where a look
+        at what is ready is slow (dead rows that a long transaction keeps), it is not worth it.
+        """
+        if self._heads.slow:
+            return {}
+        fitting = fit(jobs, claims)
+        numbers = await self._names.number([worker for _, worker in fitting])
+        return {
+            n: Slot(worker, number, new_lease())
+            for (n, worker), number in zip(fitting, numbers, strict=True)
+        }
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
+        """See ``Store.claim``."""
+        assigned = await self._claiming.fill(claims)
+        if assigned:
+            self._holding.claimed(assigned, self._names.known)
+            self._chores.wrote()
+        return assigned
+
+    async def apply(
+        self, transitions: Sequence[Transition], claims: Sequence[Claim]
+    ) -> Application:
+        """See ``Store.apply``."""
+        batch = Applying(transitions, self._database.now(), self._rules, self._board, self._names)
+        try:
+            await self._database.writing.write("apply", batch.run, again=batch.again)
+        except BaseException:
+            # Part of it may be written: whoever waits for it must look.
+            if any(outcome is not None for outcome in batch.outcomes):
+                self._hear(Change.WORK | Change.ENDED | Change.CONTROL, None)
+            raise
+        outcomes = [outcome for outcome in batch.outcomes if outcome is not None]
+        change = Change(0)
+        if batch.came_back:
+            for head in batch.came_back:
+                self._heads.lower(head)
+            change |= Change.WORK
+        for asked, outcome in zip(transitions, outcomes, strict=True):
+            if outcome.refusal is None:
+                if outcome.state in TERMINAL:
+                    change |= Change.ENDED
+                if outcome.lease is not None and _by_others(asked):
+                    change |= Change.CONTROL
+        if change:
+            self._speaker.say(change, returned(batch.came_back))
+        self._chores.wrote()
+        # Committed: its answer must not be lost with the claim's.
+        return Application(outcomes, await self._claim_quietly(claims))
+
+    async def _claim_quietly(self, claims: Sequence[Claim]) -> list[Assignment]:
+        if not claims:
+            return []
+        try:
+            return await self.claim(claims)
+        except JobQueueError as error:
+            _log.warning("a claim after a write failed: %s", error)
+            return []
+
+    async def request_cancel(self, seq: int) -> Held | None:
+        """See ``Store.request_cancel``."""
+
+        async def work(db: Any) -> Held | None:
+            row = await db.fetchrow(SQL["request_cancel"], seq)
+            return None if row is None else held_row(row)
+
+        held = await self._database.writing.write("request_cancel", work, again=work)
+        if held is not None:
+            self._speaker.say(Change.CONTROL)
+        return held
+
+
+def _left(claims: Sequence[Claim], assigned: Sequence[Assignment]) -> list[Claim]:
+    """The slots of claims that nothing was assigned to."""
+    used = Counter(one.worker_id for one in assigned)
+    left = []
+    for claim in claims:
+        slots = []
+        for worker in claim.slots:
+            if used[worker]:
+                used[worker] -= 1
+            else:
+                slots.append(worker)
+        if slots:
+            left.append(Claim(claim.queues, slots, claim.without))
+    return left
+
+
+def _by_others(asked: Transition) -> bool:
+    """Whether a move that ends a lease may come as news to the worker that holds it."""
+    return asked.move not in REPORTABLE or asked.version is not None

@@ -1,0 +1,90 @@
+"""Queues: made, paused, deleted, counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jobqueue.core.job import Queue, QueueStats
+from jobqueue.core.store import Change
+from jobqueue.stores.postgres import reads
+from jobqueue.stores.postgres.board import Board
+from jobqueue.stores.postgres.database import Database
+from jobqueue.stores.postgres.heads import Heads
+from jobqueue.stores.postgres.notices import Speaker
+from jobqueue.stores.postgres.statements import SQL
+
+
+class Queues:
+    """The calls about queues. What they change, every server has to read again."""
+
+    def __init__(self, database: Database, board: Board, heads: Heads, speaker: Speaker) -> None:
+        self._database = database
+        self._board = board
+        self._heads = heads
+        self._speaker = speaker
+
+    async def create(self, queue: Queue) -> bool:
+        """See ``Store.create_queue``."""
+        weights = json.dumps(dict(queue.priority_weights)) if queue.priority_weights else None
+        now = self._database.now()
+
+        async def work(db: Any) -> float | None:
+            at: float | None = await db.fetchval(
+                SQL["create_queue"],
+                queue.name, queue.max_retries, queue.ttl, queue.timeout, queue.capacity,
+                queue.retry_profile, weights, queue.paused, now,
+            )  # fmt: skip
+            return at
+
+        at = await self._database.writing.write("create_queue", work)
+        if at is None:
+            return False
+        queue.created_at = at
+        self._changed()
+        return True
+
+    async def pause(self, name: str, paused: bool) -> bool:
+        """See ``Store.pause_queue``."""
+
+        async def work(db: Any) -> bool:
+            return await db.fetchval(SQL["pause_queue"], name, paused) is not None
+
+        done = await self._database.writing.write("pause_queue", work, again=work)
+        self._changed()
+        return done
+
+    async def delete(self, name: str) -> int | None:
+        """See ``Store.delete_queue``."""
+
+        async def work(db: Any) -> int | None:
+            async with db.transaction():
+                queue = await db.fetchval(SQL["lock_queue"], name)  # submits wait from here on
+                if queue is None:
+                    return None
+                left: int = await db.fetchval(SQL["count_unfinished"], queue)
+                if not left:
+                    await db.execute("UPDATE queues SET deleted = true WHERE id = $1", queue)
+                return left
+
+        left = await self._database.writing.write("delete_queue", work)
+        if left == 0:
+            self._changed()
+        return left
+
+    def _changed(self) -> None:
+        self._board.spoil()
+        self._heads.forget()
+        self._speaker.say(Change.CONTROL | Change.WORK, None)
+
+    async def unfinished(self, queue: str, limit: int) -> list[int]:
+        """See ``Store.unfinished``."""
+
+        async def work(db: Any) -> list[int]:
+            return [row[0] for row in await db.fetch(SQL["unfinished"], queue, limit)]
+
+        return await self._database.reading.read("unfinished", work)
+
+    async def stats(self, queue: str | None) -> list[QueueStats]:
+        """See ``Store.stats``."""
+        return await self._database.reading.read("stats", lambda db: reads.stats(db, queue))

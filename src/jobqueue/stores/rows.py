@@ -1,0 +1,146 @@
+"""Rows to domain objects, for stores that keep them in SQL tables.
+
+Both select the same columns in the same order; what a column looks like is the store's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobqueue.core.job import (
+    NO_LABELS,
+    Event,
+    Held,
+    Job,
+    Queue,
+    QueueStats,
+    Worker,
+    WorkerInfo,
+    WorkerStatus,
+)
+from jobqueue.core.lifecycle import Reason, State
+
+STATES: dict[int, State] = {int(state): state for state in State}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How a store writes ids, reasons and lists of names."""
+
+    job_id: Callable[[Any], str]
+    reasons: Mapping[Any, Reason]
+    names: Callable[[Any], Iterable[str]]
+
+    def job(self, row: Any) -> Job:
+        """A job from the columns of ``job_columns``."""
+        (job_id, seq, queue, kind, payload, priority, max_retries, state, version, attempt,
+         retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels,
+         worker, cancel, started_at, completed_at, next_retry_at, result, error,
+         reason) = row  # fmt: skip
+        return Job(
+            id=self.job_id(job_id),
+            seq=seq,
+            queue=queue,
+            type=kind,
+            payload=payload,
+            priority=priority,
+            max_retries=max_retries,
+            state=STATES[state],
+            version=version,
+            attempt=attempt,
+            retry_count=retry_count,
+            created_at=created_at,
+            updated_at=updated_at,
+            run_at=run_at,
+            expires_at=expires_at,
+            ttl=ttl,
+            timeout=timeout,
+            key=key,
+            labels=json.loads(labels) if labels else NO_LABELS,
+            worker_id=worker,
+            cancel_requested=bool(cancel),
+            started_at=started_at,
+            completed_at=completed_at,
+            next_retry_at=next_retry_at,
+            result=result,
+            error=error or "",
+            reason=self.reasons[reason],
+        )
+
+    def event(self, row: Any) -> Event:
+        """An event from the columns of ``history``."""
+        job_id, version, before, after, reason, at, attempt, worker, detail, queue = row
+        return Event(
+            self.job_id(job_id),
+            version,
+            None if before is None else STATES[before],
+            STATES[after],
+            self.reasons[reason],
+            at,
+            attempt,
+            worker,
+            detail or "",
+            queue,
+        )
+
+    def worker(self, row: Any) -> Worker:
+        """A worker from the columns of ``workers``."""
+        (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, status,
+         registered_at, last_seen, running) = row  # fmt: skip
+        info = WorkerInfo(
+            id=worker_id,
+            incarnation=incarnation,
+            hostname=hostname,
+            pid=pid,
+            concurrency=concurrency,
+            queues=tuple(self.names(queues)),
+            version=version,
+            link=link,
+        )
+        return Worker(
+            info=info,
+            status=WorkerStatus(status),
+            registered_at=registered_at,
+            last_seen=last_seen,
+            running=running,
+        )
+
+
+def held_row(row: Any) -> Held:
+    """A lease from the columns of ``held``."""
+    seq, lease, worker, state, cancel = row
+    return Held(seq, lease, worker, STATES[state], bool(cancel))
+
+
+def stats_row(row: Any) -> QueueStats:
+    """A queue and its figures from the columns of ``stats``."""
+    (name, max_retries, ttl, timeout, capacity, retry_profile, weights, paused, created_at,
+     *depth, succeeded, failed, run_seconds, timed) = row  # fmt: skip
+    queue = Queue(
+        name=name,
+        max_retries=max_retries,
+        ttl=ttl,
+        timeout=timeout,
+        capacity=capacity,
+        retry_profile=retry_profile,
+        priority_weights=read_weights(weights),
+        paused=bool(paused),
+        created_at=created_at,
+    )
+    return QueueStats(
+        queue=queue,
+        depth=dict(zip(State, depth, strict=True)),
+        processed=succeeded + failed,
+        succeeded=succeeded,
+        failed=failed,
+        run_seconds=run_seconds,
+        timed=timed,
+    )
+
+
+def read_weights(column: str | None) -> dict[int, int] | None:
+    """Priority weights from their column."""
+    return {int(k): int(v) for k, v in json.loads(column).items()} if column else None
