@@ -6,8 +6,8 @@ engine's own words for the rest are in ``core.lifecycle``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from jobqueue.core.api import ClientApi, OperatorApi, TimelineApi
@@ -18,7 +18,6 @@ from jobqueue.core.errors import (
     InvalidArgument,
     KeyConflict,
     NotFound,
-    OutcomeUnknown,
     Unavailable,
 )
 from jobqueue.core.job import Job, JobSpec, QueueSpec, SubmitResult, TimeQuery
@@ -71,11 +70,10 @@ class EngineTaskQueue:
         check_spec(spec)
         check_key(key)
         job = to_job(spec, key)
-        with _plainly():
-            (result,) = await self._submit([job])
-            if isinstance(result.error, NotFound):
-                await self._create_queue()
-                (result,) = await self._engine.submit([job])  # the limit has been asked
+        (result,) = await self._submit([job])
+        if isinstance(result.error, NotFound):
+            await self._create_queue()
+            (result,) = await self._engine.submit([job])  # the limit has been asked
         if isinstance(result.error, KeyConflict):
             raise KeyConflict("client_request_id belongs to a job with another spec", result.job_id)
         return Submitted(result.unwrap(), milliseconds(self._clock.now()))
@@ -97,23 +95,22 @@ class EngineTaskQueue:
         """What is queued ends at once; what runs is asked to."""
         check_reason(reason)
         status = _status(await self._find(job_id))
-        already = status.terminal
-        if not already:
-            with _plainly():
-                answer = await self._engine.cancel(job_id)
-            already = answer.already_terminal
-            if already:  # it ended after our look; how, only the job says
-                status = _status(await self._find(job_id))
-            else:
-                status = Status.RUNNING if answer.requested else Status.CANCELED
-                journal.note(
-                    "cancel_requested" if answer.requested else "canceled",
-                    "asked to cancel" if answer.requested else "canceled while queued",
-                    job_id=job_id,
-                    reason=reason,
-                    current_status=status.name,
-                )
-        return Canceled(job_id, True, status, already_terminal=already)
+        if status.terminal:
+            return Canceled(job_id, True, status, already_terminal=True)
+        try:
+            answer = await self._engine.cancel(job_id)
+        except Conflict as error:
+            raise Unavailable(error.message) from error  # it moves too fast: ask again
+        if answer.already_terminal:  # it ended after our look; how, only the job says
+            status = _status(await self._find(job_id))
+            return Canceled(job_id, True, status, already_terminal=True)
+        event, message, status = (
+            ("cancel_requested", "asked to cancel", Status.RUNNING)
+            if answer.requested
+            else ("canceled", "canceled while queued", Status.CANCELED)
+        )
+        journal.note(event, message, job_id=job_id, reason=reason, current_status=status.name)
+        return Canceled(job_id, True, status, already_terminal=False)
 
     async def list(self, listing: Listing) -> Page:
         """One page, of the jobs as they are now."""
@@ -139,15 +136,6 @@ class EngineTaskQueue:
         if job.queue != QUEUE or job.type != TYPE:
             raise missing
         return job
-
-
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """In the document's codes: whether to ask again does not depend on whether it happened."""
-    try:
-        yield
-    except (OutcomeUnknown, Conflict) as error:
-        raise Unavailable(error.message) from error
 
 
 def _status(job: Job) -> Status:
