@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ async def test_states_and_which_dead_letters(
     ascending: bool,
 ):
     made = await in_every_state(driver)
-    wanted = {"states": states, "cancelled": cancelled, "ascending": ascending}
+    wanted: dict[str, Any] = {"states": states, "cancelled": cancelled, "ascending": ascending}
     names = found.split() if ascending else found.split()[::-1]
     assert await ids(driver, **wanted) == [made[name] for name in names]
     pages = [await ids(driver, **wanted, offset=n, limit=1) for n in range(len(names) + 1)]

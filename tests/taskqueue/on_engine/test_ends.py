@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -86,10 +87,12 @@ async def test_there_is_no_result_before_the_end(tasks: EngineTaskQueue, hand: H
     assert summary.started_at_ms >= summary.created_at_ms
     assert summary.finished_at_ms == 0
     await hand.succeed(job, b"abc")
-    assert await tasks.result(job_id) == Envelope(
+    envelope = await tasks.result(job_id)
+    assert envelope is not None
+    assert envelope == Envelope(
         job_id,
         Status.DONE,
-        (await tasks.result(job_id)).runtime_ms,
+        envelope.runtime_ms,
         "3 bytes of output",
         b"abc",
         checksum(b"abc"),
@@ -165,7 +168,7 @@ async def test_a_long_failure_is_cut_in_the_summary(tasks: EngineTaskQueue, hand
 
 @pytest.mark.req("tq:CANCEL", "tq:NFR-1", "tq:FR-4")
 async def test_what_is_queued_is_canceled_at_once(tasks: EngineTaskQueue, design: Gateway):
-    async def run(where: EngineTaskQueue | Gateway) -> tuple[object, ...]:
+    async def run(where: EngineTaskQueue | Gateway) -> tuple[Any, ...]:
         if where is design:
             busy = [await where.submit(Spec("any", 400), "") for _ in range(6)]  # every slot
             for one in busy:
@@ -210,7 +213,7 @@ async def test_what_runs_is_asked_and_takes_its_time(
 ):
     spec = Spec(kind, 700, 10)
 
-    async def run(where: EngineTaskQueue | Gateway) -> tuple[object, ...]:
+    async def run(where: EngineTaskQueue | Gateway) -> tuple[Any, ...]:
         job_id = (await where.submit(spec, "")).job_id
         await until_status(where, job_id, Status.RUNNING)
         first = await where.cancel(job_id, "because")

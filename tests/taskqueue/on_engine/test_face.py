@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -225,10 +226,10 @@ async def test_the_calls_are_counted_by_their_names(serve: Serve, connect: Conne
 async def test_health_and_reflection_know_the_service(serve: Serve):
     server = await serve(grpc__reflection="true")
     async with grpc.aio.insecure_channel(server.grpc_target) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
+        health: Any = health_pb2_grpc.HealthStub(channel)
         answer = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        reflection: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]
         asked = [reflection_pb2.ServerReflectionRequest(list_services="")]
         (listed,) = [one async for one in reflection.ServerReflectionInfo(iter(asked))]
         assert SERVICE in {one.name for one in listed.list_services_response.service}
