@@ -17,7 +17,7 @@ def test_tasks_are_found_by_name() -> None:
     task = tasks.add(define(send, options=TaskOptions(queue="mail")))
     assert tasks.get("send") is task
     assert tasks.get("other") is None
-    assert tasks.names() == ["echo", "fail", "send", "simulate", "sleep"]
+    assert tasks.names() == ["echo", "fail", "send", "simulate", "sleep", "taskqueue.v1"]
     assert tasks.queues() == ("mail",)
     assert Registry().queues() == ("default",)
 

@@ -109,7 +109,7 @@ async def test_bad_payloads_results_and_types_are_failures(server: FakeServer) -
         assert report.retryable
         assert report.error == (
             "UnknownTask: this worker has no task named 'nobody'; "
-            "it knows echo, fail, odd, simulate, sleep, take"
+            "it knows echo, fail, odd, simulate, sleep, take, taskqueue.v1"
         )
         assert server.free == 4
 

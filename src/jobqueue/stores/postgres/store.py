@@ -23,6 +23,7 @@ from jobqueue.core.job import (
     Pulse,
     Queue,
     QueueStats,
+    TimeQuery,
     Transition,
     Worker,
     WorkerInfo,
@@ -43,6 +44,7 @@ from jobqueue.core.store import (
 )
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.board import Board
+from jobqueue.stores.postgres.by_time import list_by_time
 from jobqueue.stores.postgres.chores import Chores
 from jobqueue.stores.postgres.claiming import Claiming
 from jobqueue.stores.postgres.database import Database
@@ -247,6 +249,12 @@ class PostgresStore:
         """See ``Store.list_jobs``."""
         return await self._database.reading.read(
             "list_jobs", lambda db: reads.list_jobs(db, wanted)
+        )
+
+    async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
+        """See ``Store.list_by_time``."""
+        return await self._database.reading.read(
+            "list_by_time", lambda db: list_by_time(db, wanted)
         )
 
     async def history(self, job_id: str) -> list[Event]:

@@ -13,7 +13,7 @@ from jobqueue.stores.rows import Rows, held_row, stats_row
 from jobqueue.stores.sqlite.statements import SQL
 
 _REASONS = {reason.value: reason for reason in Reason}
-_ROWS = Rows(job_id=id_from_bytes, reasons=_REASONS, names=json.loads)
+ROWS = Rows(job_id=id_from_bytes, reasons=_REASONS, names=json.loads)
 
 _JOBS = " FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq JOIN queue AS q ON q.id = r.queue"
 _LIVE_JOBS = (
@@ -25,7 +25,7 @@ def get(connection: sqlite3.Connection, job_id: str) -> Job | None:
     """One job by its id."""
     sql = f"{SQL['job_columns']}{_JOBS} WHERE r.id = ?"
     row = connection.execute(sql, (id_to_bytes(job_id),)).fetchone()
-    return None if row is None else _ROWS.job(row)
+    return None if row is None else ROWS.job(row)
 
 
 def list_jobs(connection: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
@@ -62,12 +62,12 @@ def _select(
         values.append(wanted.before_seq)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     sql = f"{SQL['job_columns']}{source}{where} ORDER BY {seq} DESC LIMIT ?"
-    return [_ROWS.job(row) for row in connection.execute(sql, (*values, wanted.limit))]
+    return [ROWS.job(row) for row in connection.execute(sql, (*values, wanted.limit))]
 
 
 def history(connection: sqlite3.Connection, job_id: str) -> list[Event]:
     """A job's events in order."""
-    return [_ROWS.event(row) for row in connection.execute(SQL["history"], (id_to_bytes(job_id),))]
+    return [ROWS.event(row) for row in connection.execute(SQL["history"], (id_to_bytes(job_id),))]
 
 
 def events_after(
@@ -75,7 +75,7 @@ def events_after(
 ) -> list[tuple[int, Event]]:
     """Events in commit order: one writer at a time, so position order is commit order."""
     rows = connection.execute(SQL["events_after"], (position, limit))
-    return [(row[0], _ROWS.event(row[1:])) for row in rows]
+    return [(row[0], ROWS.event(row[1:])) for row in rows]
 
 
 def stats(connection: sqlite3.Connection, name: str | None) -> list[QueueStats]:
@@ -90,4 +90,4 @@ def held(connection: sqlite3.Connection, worker_id: str | None) -> list[Held]:
 
 def workers(connection: sqlite3.Connection) -> list[Worker]:
     """Every worker, by id."""
-    return [_ROWS.worker(row) for row in connection.execute(SQL["workers"])]
+    return [ROWS.worker(row) for row in connection.execute(SQL["workers"])]
