@@ -310,9 +310,10 @@ class Coordinator:
             return False
         said = _ENDS[report.outcome]
         wanted = Status.CANCELED if summary.cancel_requested else said
-        if summary.status.terminal:
+        ended: Status = summary.status
+        ours = False
+        if ended.terminal:
             self._liveness.take(job_id)
-            ended, ours = summary.status, False
         else:
             stored = await self._end(_envelope(report, wanted))
             ended, ours = stored.current, stored.stored

@@ -130,12 +130,23 @@ class WorkerLoop:
     # -- slots -----------------------------------------------------------------------------------
 
     async def _slot(self) -> None:
-        while (work := await self._next()) is not None:
-            assert work.spec is not None
-            self._running.add(work.job_id)
-            report = await self._run(work.job_id, work.spec)
-            await self._deliver(report)
-            self._running.discard(work.job_id)
+        while not self._stopping.is_set():
+            try:
+                work = await self._next()
+                if work is not None:
+                    await self._work(work)
+            except Exception:  # a defect; the slot must not be lost with it
+                journal.log.exception(
+                    "a slot failed", extra={"event": "slot_failed", "worker_id": self._worker_id}
+                )
+                await self._pause(_AGAIN)
+
+    async def _work(self, work: Work) -> None:
+        assert work.spec is not None
+        self._running.add(work.job_id)
+        report = await self._run(work.job_id, work.spec)
+        await self._deliver(report)
+        self._running.discard(work.job_id)
 
     async def _next(self) -> Work | None:
         """A job; None when stopping. While there is none, one slot asks for all of them."""
