@@ -198,10 +198,18 @@ class Gateway:
         except JobQueueError as error:
             if error.code not in UNCERTAIN:
                 raise
-        # Asked until it is known: a request that is still on its way must not take out the job
+        # Asked again until it is known: a request that is still on its way would take out the job
         # after it was put back.
         with deadline(None):
-            return await self._queue.remove(job_id, request_id=request_id)
+            try:
+                return await self._queue.remove(job_id, request_id=request_id)
+            except JobQueueError as error:
+                if error.code in UNCERTAIN:
+                    journal.anomaly(
+                        f"a queued job may be missing from the queue: {error.message}",
+                        job_id=job_id,
+                    )
+                raise
 
     async def _end_queued(self, job_id: str, reason: str) -> Status:
         """Envelope, compare-and-set; the status afterwards."""

@@ -40,7 +40,7 @@ async def kept(shelf: ResultShelf, job_id: str = "j") -> Envelope:
 @pytest.mark.req("tq:TERMINAL")
 @pytest.mark.parametrize("status", [Status.QUEUED, Status.RUNNING])
 async def test_only_an_end_is_kept(shelf: ResultShelf, status):
-    with pytest.raises(InvalidArgument, match="terminal_status.*DONE, FAILED or CANCELED"):
+    with pytest.raises(InvalidArgument, match=r"terminal_status.*DONE, FAILED or CANCELED"):
         await store(shelf, replace(DONE, status=status))
     assert await shelf.get("j") is None
 
