@@ -7,6 +7,7 @@ fails, or its answer is lost.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,7 @@ from jobqueue.services import journal
 from jobqueue.services.model import (
     CANCELED_UNSTARTED,
     Actor,
+    Applied,
     Canceled,
     Created,
     Envelope,
@@ -32,6 +34,7 @@ from jobqueue.services.repeats import Protocols, in_hand
 from jobqueue.services.requests import check_key, check_reason, check_spec
 
 _SETTLE_SECONDS = 2.0
+_MAX_UNDOING = 10_000
 
 
 class Gateway:
@@ -46,6 +49,7 @@ class Gateway:
         self._clock = clock or SystemClock()
         self._protocols = Protocols()
         self._keys = _KeyLocks()
+        self._undoing: OrderedDict[str, str] = OrderedDict()  # unanswered deletes: job, request
 
     async def stop(self) -> None:
         """Let what was begun end."""
@@ -64,6 +68,8 @@ class Gateway:
         # about to undo.
         async with self._keys.hold(key):
             created = await self._create(spec, key)
+            if created.job_id in self._undoing:
+                created = await self._undone(created, spec, key)
             if not created.created and created.status is not Status.QUEUED:
                 return self._accepted(created)
             with in_hand("a job may be there that is not in the queue", created.job_id):
@@ -103,33 +109,45 @@ class Gateway:
             if enqueued:
                 return self._accepted(created)
             failure = QueueFull("the queue is full")
-        if created.created and not await self._undo(created):
-            return self._accepted(created)
+        if created.created:
+            answer = await self._undo(created.job_id)
+            if answer is not None and answer.current is not None:
+                # It has been taken from the queue: only the answer to the enqueue was lost.
+                journal.note(journal.RACE, "it was queued after all", job_id=created.job_id)
+                return self._accepted(created)
         raise failure
 
-    async def _undo(self, created: Created) -> bool:
-        """Whether the job is gone, or at least not known to have been accepted."""
-        job_id = created.job_id
+    async def _undo(self, job_id: str) -> Applied | None:
+        """Delete the job if it is still QUEUED; None: nobody knows whether it is deleted."""
+        request_id = self._undoing.pop(job_id, "") or new_request_id()
         with deadline(None):  # though the client may have left
             try:
-                answer = await self._jobs.delete_if(
-                    job_id, Status.QUEUED, request_id=new_request_id()
-                )
+                answer = await self._jobs.delete_if(job_id, Status.QUEUED, request_id=request_id)
             except JobQueueError as error:
                 journal.anomaly(
                     "a job was created, may not be in the queue, and may not be deleted: "
                     + error.message,
                     job_id=job_id,
                 )
-                return True
+                self._undoing[job_id] = request_id
+                if len(self._undoing) > _MAX_UNDOING:
+                    self._undoing.popitem(last=False)
+                return None
         if answer.applied:
             journal.warn("compensated", "not queued, so deleted again", job_id=job_id)
-            return True
+        return answer
+
+    async def _undone(self, created: Created, spec: Spec, key: str) -> Created:
+        """Of a job that has the key, and whose delete was not answered: what stands in its place.
+
+        That delete may still be on its way, so nobody may be told that the job is accepted.
+        """
+        answer = await self._undo(created.job_id)
+        if answer is None:
+            raise Unavailable("an earlier submit of this client_request_id is not undone yet")
         if answer.current is None:
-            return True
-        # It has been taken from the queue: only the answer to the enqueue was lost.
-        journal.note(journal.RACE, "it was queued after all", job_id=job_id)
-        return False
+            return await self._create(spec, key)
+        return Created(created.job_id, answer.current, created=False)
 
     def _accepted(self, created: Created) -> Submitted:
         return Submitted(created.job_id, self._now_ms())

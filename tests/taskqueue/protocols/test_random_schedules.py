@@ -210,6 +210,7 @@ def run_once(seed: int, weight: float) -> Counter[str]:
     level = journal.log.level
     journal.log.addHandler(lines)
     journal.log.setLevel(logging.INFO)
+    random.seed(seed)  # the worker draws its pauses there
     try:
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             return runner.run(run(seed, weight, lines))

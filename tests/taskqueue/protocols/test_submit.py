@@ -123,6 +123,43 @@ async def test_the_undoing_is_not_bound_by_the_clients_deadline(rig: Rig):
     assert await rig.jobs() == []
 
 
+@pytest.mark.req("tq:SUBMIT", "tq:DEDUP", "tq:LOCK-1")
+@pytest.mark.parametrize("happened", [False, True], ids=["not deleted", "answer lost"])
+@virtual_time
+async def test_a_job_whose_delete_was_not_answered_is_not_accepted_before_it_is(rig: Rig, happened):
+    """That delete may still arrive: then an accepted job would be gone."""
+    rig.gateway_calls.on("queue.enqueue", fails())
+    faults = [loses_reply()] if happened else [fails(), fails()]
+    rig.gateway_calls.on("jobs.delete_if", *faults)
+    with pytest.raises(Unavailable):
+        await rig.submit(key="k")
+    if not happened:
+        with pytest.raises(Unavailable, match="client_request_id"):
+            await rig.submit(key="k")
+    job_id = await rig.submit(key="k")
+    deletes = rig.gateway_calls.of("jobs.delete_if")
+    assert len({call.request_id for call in deletes}) <= 1
+    for late in list(deletes):
+        await late.go()
+    assert await rig.work_off() == [job_id]
+    assert len(await rig.jobs()) == 1
+    await rig.check()
+
+
+@pytest.mark.req("tq:SUBMIT", "tq:DEDUP")
+@virtual_time
+async def test_a_job_that_was_taken_before_its_delete_is_answered_is_accepted(rig: Rig):
+    rig.gateway_calls.on("queue.enqueue", loses_reply())
+    rig.gateway_calls.on("jobs.delete_if", fails())
+    with pytest.raises(Unavailable):
+        await rig.submit(key="k")
+    taken = (await rig.fetch()).job_id
+    assert await rig.submit(key="k") == taken
+    assert len(rig.queue) == 0
+    await rig.report(taken)
+    await rig.check()
+
+
 # -- the answer to the enqueue is lost -------------------------------------------------------------
 
 
