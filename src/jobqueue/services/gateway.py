@@ -7,6 +7,7 @@ fails, or its answer is lost.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,7 +16,9 @@ from jobqueue.core.deadline import deadline
 from jobqueue.core.errors import JobQueueError, QueueFull, Unavailable
 from jobqueue.services import journal
 from jobqueue.services.model import (
+    CANCELED_UNSTARTED,
     Actor,
+    Applied,
     Canceled,
     Created,
     Envelope,
@@ -26,12 +29,12 @@ from jobqueue.services.model import (
     Status,
     Submitted,
 )
-from jobqueue.services.protocols import Jobs, Queue, Results, new_request_id
-from jobqueue.services.repeats import Protocols
+from jobqueue.services.protocols import UNCERTAIN, Jobs, Queue, Results, new_request_id
+from jobqueue.services.repeats import Protocols, in_hand
 from jobqueue.services.requests import check_key, check_reason, check_spec
 
-CANCELED_QUEUED = "canceled before it started"
 _SETTLE_SECONDS = 2.0
+_MAX_UNDOING = 10_000
 
 
 class Gateway:
@@ -46,6 +49,7 @@ class Gateway:
         self._clock = clock or SystemClock()
         self._protocols = Protocols()
         self._keys = _KeyLocks()
+        self._undoing: OrderedDict[str, str] = OrderedDict()  # unanswered deletes: job, request
 
     async def stop(self) -> None:
         """Let what was begun end."""
@@ -63,50 +67,87 @@ class Gateway:
         # One at a time for each key: a second caller must not be told of a job that the first is
         # about to undo.
         async with self._keys.hold(key):
-            created = await self._jobs.create(spec, key, request_id=new_request_id())
+            created = await self._create(spec, key)
+            if created.job_id in self._undoing:
+                created = await self._undone(created, spec, key)
             if not created.created and created.status is not Status.QUEUED:
                 return self._accepted(created)
-            # A job that was there may be missing from the queue, if who created it died in
-            # between. Enqueueing it again is harmless: it is there once, or was taken, and then
-            # it is not QUEUED when it is taken for the second time.
-            try:
-                enqueued = await self._queue.enqueue(
-                    created.job_id, self._now_ms(), request_id=new_request_id()
-                )
-            except JobQueueError as error:
-                failure: JobQueueError = Unavailable(
-                    f"the job could not be queued: {error.message}"
-                )
-            else:
-                if enqueued:
-                    return self._accepted(created)
-                failure = QueueFull("the queue is full")
-            if created.created and not await self._undo(created):
-                return self._accepted(created)
-            raise failure
+            with in_hand("a job may be there that is not in the queue", created.job_id):
+                return await self._enqueue(created)
 
-    async def _undo(self, created: Created) -> bool:
-        """Whether the job is gone, or at least not known to have been accepted."""
-        job_id = created.job_id
+    async def _create(self, spec: Spec, key: str) -> Created:
+        request_id = new_request_id()
+        try:
+            return await self._jobs.create(spec, key, request_id=request_id)
+        except JobQueueError as error:
+            if error.code not in UNCERTAIN:
+                raise
+        # The job may be there, and only the answer knows its id. So it is asked for once more,
+        # though the client may have left.
+        with deadline(None):
+            try:
+                return await self._jobs.create(spec, key, request_id=request_id)
+            except JobQueueError as error:
+                if error.code in UNCERTAIN:
+                    journal.anomaly(
+                        f"a job may be there that is not in the queue: {error.message}",
+                        request_id=request_id,
+                    )
+                raise
+
+    async def _enqueue(self, created: Created) -> Submitted:
+        # A job that was there may be missing from the queue, if who created it died in between.
+        # Enqueueing it again is harmless: it is there once, or was taken, and then it is not
+        # QUEUED when it is taken for the second time.
+        try:
+            enqueued = await self._queue.enqueue(
+                created.job_id, self._now_ms(), request_id=new_request_id()
+            )
+        except JobQueueError as error:
+            failure: JobQueueError = Unavailable(f"the job could not be queued: {error.message}")
+        else:
+            if enqueued:
+                return self._accepted(created)
+            failure = QueueFull("the queue is full")
+        if created.created:
+            answer = await self._undo(created.job_id)
+            if answer is not None and answer.current is not None:
+                # It has been taken from the queue: only the answer to the enqueue was lost.
+                journal.note(journal.RACE, "it was queued after all", job_id=created.job_id)
+                return self._accepted(created)
+        raise failure
+
+    async def _undo(self, job_id: str) -> Applied | None:
+        """Delete the job if it is still QUEUED; None: nobody knows whether it is deleted."""
+        request_id = self._undoing.pop(job_id, "") or new_request_id()
         with deadline(None):  # though the client may have left
             try:
-                answer = await self._jobs.delete_if(
-                    job_id, Status.QUEUED, request_id=new_request_id()
-                )
+                answer = await self._jobs.delete_if(job_id, Status.QUEUED, request_id=request_id)
             except JobQueueError as error:
                 journal.anomaly(
-                    f"a job was created, not queued, and could not be deleted: {error.message}",
+                    "a job was created, may not be in the queue, and may not be deleted: "
+                    + error.message,
                     job_id=job_id,
                 )
-                return True
+                self._undoing[job_id] = request_id
+                if len(self._undoing) > _MAX_UNDOING:
+                    self._undoing.popitem(last=False)
+                return None
         if answer.applied:
             journal.warn("compensated", "not queued, so deleted again", job_id=job_id)
-            return True
+        return answer
+
+    async def _undone(self, created: Created, spec: Spec, key: str) -> Created:
+        """Of a job that has the key, and whose delete was not answered: what stands in its place.
+
+        That delete may still be on its way, so nobody may be told that the job is accepted.
+        """
+        answer = await self._undo(created.job_id)
+        if answer is None:
+            raise Unavailable("an earlier submit of this client_request_id is not undone yet")
         if answer.current is None:
-            return True
-        # It has been taken from the queue: only the answer to the enqueue was lost.
-        journal.note(journal.RACE, "it was queued after all", job_id=job_id)
-        return False
+            return await self._create(spec, key)
+        return Created(created.job_id, answer.current, created=False)
 
     def _accepted(self, created: Created) -> Submitted:
         return Submitted(created.job_id, self._now_ms())
@@ -148,21 +189,49 @@ class Gateway:
         status = (await self._jobs.get(job_id)).summary.status
         if status.terminal:
             return Canceled(job_id, True, status, already_terminal=True)
-        if status is Status.QUEUED and await self._queue.remove(
-            job_id, request_id=new_request_id()
-        ):
-            try:
-                done = await self._cancel_queued(job_id, reason)
-            except JobQueueError:
-                await self._put_back(job_id)
-                raise
-            if done.terminal:
-                return Canceled(job_id, True, done, already_terminal=False)
+        if status is Status.QUEUED:
+            with in_hand("a job may be out of the queue", job_id):
+                ended = await self._cancel_queued(job_id, reason)
+            if ended is not None:
+                return Canceled(job_id, True, ended, already_terminal=False)
         return await self._request_cancel(job_id, reason)
 
-    async def _cancel_queued(self, job_id: str, reason: str) -> Status:
-        """Of a job that is out of the queue; its status afterwards."""
-        envelope = Envelope(job_id, Status.CANCELED, output_summary=CANCELED_QUEUED)
+    async def _cancel_queued(self, job_id: str, reason: str) -> Status | None:
+        """How the job has ended; None: it has left the queue, or is back in it."""
+        try:
+            if not await self._remove(job_id):
+                return None
+            status = await self._end_queued(job_id, reason)
+        except JobQueueError:
+            await self._put_back(job_id)
+            raise
+        if status is Status.QUEUED:
+            await self._put_back(job_id)
+        return status if status.terminal else None
+
+    async def _remove(self, job_id: str) -> bool:
+        request_id = new_request_id()
+        try:
+            return await self._queue.remove(job_id, request_id=request_id)
+        except JobQueueError as error:
+            if error.code not in UNCERTAIN:
+                raise
+        # Asked again until it is known: a request that is still on its way would take out the job
+        # after it was put back.
+        with deadline(None):
+            try:
+                return await self._queue.remove(job_id, request_id=request_id)
+            except JobQueueError as error:
+                if error.code in UNCERTAIN:
+                    journal.anomaly(
+                        f"a queued job may be missing from the queue: {error.message}",
+                        job_id=job_id,
+                    )
+                raise
+
+    async def _end_queued(self, job_id: str, reason: str) -> Status:
+        """Envelope, compare-and-set; the status afterwards."""
+        envelope = Envelope(job_id, Status.CANCELED, output_summary=CANCELED_UNSTARTED)
         stored = await self._results.store(envelope, request_id=new_request_id())
         if stored.current is not Status.CANCELED:
             journal.anomaly(
@@ -186,17 +255,21 @@ class Gateway:
     async def _put_back(self, job_id: str) -> None:
         """A cancel that stopped half-way must not strand the job.
 
-        If its envelope was stored after all, that decides when the job has run.
+        If its envelope was stored after all, that decides when the job has run. If it has left
+        QUEUED after all, nobody is given it when it is taken.
         """
         with deadline(None):
             try:
-                await self._queue.enqueue(job_id, self._now_ms(), request_id=new_request_id())
-            except JobQueueError as error:
-                journal.anomaly(
-                    f"a queued job is missing from the queue: {error.message}", job_id=job_id
+                queued = await self._queue.enqueue(
+                    job_id, self._now_ms(), request_id=new_request_id()
                 )
-            else:
-                journal.warn(journal.RESCUE, "put back after half a cancel", job_id=job_id)
+                failure = "the queue is full"
+            except JobQueueError as error:
+                queued, failure = False, error.message
+        if queued:
+            journal.warn(journal.RESCUE, "put back after half a cancel", job_id=job_id)
+        else:
+            journal.anomaly(f"a queued job may be missing from the queue: {failure}", job_id=job_id)
 
     async def _request_cancel(self, job_id: str, reason: str) -> Canceled:
         answer = await self._jobs.request_cancel(job_id, reason, request_id=new_request_id())
