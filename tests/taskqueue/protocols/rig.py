@@ -94,9 +94,12 @@ class Rig:
             around(self.queue, "queue"),
             around(self.shelf, "results"),
             clock=self.clock,
-            monotonic=lambda: self.monotonic(),
+            monotonic=self._time,
         )
         self.coordination: Coordination = self.worker_calls.around(self.coordinator, "coordination")
+
+    def _time(self) -> float:
+        return self.monotonic()
 
     # -- what clients and workers do -----------------------------------------------------------
 
