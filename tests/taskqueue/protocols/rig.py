@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jobqueue.core.clock import ManualClock
@@ -70,6 +71,7 @@ class Rig:
         self.ledger = JobLedger(clock=self.clock)
         self.queue = ReadyQueue(max_queued=self.max_queued)
         self.shelf = ResultShelf()
+        self.monotonic: Callable[[], float] = lambda: self.seconds
         self.gateway_calls = Failpoints()
         self.coordinator_calls = Failpoints()
         self.worker_calls = Failpoints()
@@ -92,9 +94,12 @@ class Rig:
             around(self.queue, "queue"),
             around(self.shelf, "results"),
             clock=self.clock,
-            monotonic=lambda: self.seconds,
+            monotonic=self._time,
         )
         self.coordination: Coordination = self.worker_calls.around(self.coordinator, "coordination")
+
+    def _time(self) -> float:
+        return self.monotonic()
 
     # -- what clients and workers do -----------------------------------------------------------
 

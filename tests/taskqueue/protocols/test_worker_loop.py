@@ -348,7 +348,7 @@ async def test_beats_that_fail_are_said_once_and_go_on(lines: Lines):
 @virtual_time
 async def test_a_worker_that_cannot_beat_gets_no_work_after_4_s_and_again_when_it_can(lines):
     rig = Rig(lines)
-    rig.coordinator._liveness._monotonic = now
+    rig.monotonic = now
     loop = WorkerLoop(rig.coordination, at_once, worker_id="w", slots=2)
     await loop.start()
     first_one = await rig.submit()
