@@ -15,9 +15,10 @@ from jobqueue.access.callers import current_caller
 from jobqueue.api.grpc.calls import Calls
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.api.grpc.taskqueue.callers import Call, CallerRefused, admit, heard
+from jobqueue.api.grpc.taskqueue.registering import Malformed, Servicer
 from jobqueue.api.grpc.taskqueue.statuses import STATUS
 from jobqueue.core.deadline import deadline
-from jobqueue.core.errors import Internal, JobQueueError
+from jobqueue.core.errors import Internal, InvalidArgument, JobQueueError
 from jobqueue.services.journal import METHOD
 
 log = logging.getLogger("jobqueue.taskqueue")
@@ -30,8 +31,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
-class _Servicer(Protocol):
-    SERVICE: str
+class _Servicer(Servicer, Protocol):
     calls: Calls
 
 
@@ -50,11 +50,13 @@ def served(
     @functools.wraps(method)
     async def answer(self: S, request: Request, context: Any) -> Response:
         started = time.perf_counter()
-        full_name = f"/{self.SERVICE}/{name}"
+        full_name = f"/{self.DESCRIPTOR.full_name}/{name}"
         METHOD.set(name)  # every call is a task of its own
         call = heard(context)
         unexpected: Exception | None = None
         try:
+            if isinstance(request, Malformed):
+                raise InvalidArgument("request", f"is not a {request.expected}")
             admit(name, request, call)
             call.check()
             with deadline(context.time_remaining()):

@@ -14,7 +14,7 @@ from jobqueue.api.grpc.door import certificate_name
 from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as internal
 from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
 from jobqueue.core.errors import InvalidArgument, PermissionDenied
-from jobqueue.services.model import Actor
+from jobqueue.services.model import Actor, Status
 
 CALLER = "tq-caller"
 REQUEST_ID = "tq-request-id"
@@ -25,6 +25,7 @@ RESCUE = "rescue"
 MAX_REQUEST_ID_LENGTH = 128
 _SHOWN = 80
 _ACTORS: Mapping[str, Actor] = {actor.value: actor for actor in Actor}
+_STATUSES: frozenset[int] = frozenset(Status)
 
 
 class CallerRefused(PermissionDenied):
@@ -54,7 +55,7 @@ class Call:
             known = _ACTORS.get(self.certificate, Actor.CLIENT)
             if said and said not in (self.certificate, known):
                 raise CallerRefused(
-                    f"{CALLER} is {said[:_SHOWN]!r}, the certificate is {self.name!r}'s"
+                    f"{CALLER} is {said[:_SHOWN]!r}, the certificate says {self.name!r}"
                 )
             return known
         if not said:
@@ -105,11 +106,8 @@ def _is_canceled_envelope(request: internal.StoreResultRequest, call: Call) -> b
 
 
 def _is_queued_cancel(request: internal.TransitionJobStatusRequest, call: Call) -> bool:
-    before, after = request.expected_from_status, request.to_status
-    known = public.JobStatus.values()[1:]
-    if before not in known or after not in known:
-        return True
-    return (before, after) == (public.QUEUED, public.CANCELED)
+    ends = request.expected_from_status, request.to_status
+    return ends == (public.QUEUED, public.CANCELED) or not _STATUSES.issuperset(ends)
 
 
 _ALWAYS = Only("always", lambda request, call: True)

@@ -14,7 +14,7 @@ from jobqueue.services.protocols import Coordination
 class CoordinatorServicer(pb_grpc.CoordinatorInternalServiceServicer):
     """What workers call."""
 
-    SERVICE = pb.DESCRIPTOR.services_by_name["CoordinatorInternalService"].full_name
+    DESCRIPTOR = pb.DESCRIPTOR.services_by_name["CoordinatorInternalService"]
 
     def __init__(self, coordination: Coordination, calls: Calls) -> None:
         self.calls = calls

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -12,14 +12,13 @@ from jobqueue.access.tls import ServerTls
 from jobqueue.api.grpc.calls import Calls, OnCall
 from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES, server_options
 from jobqueue.api.grpc.listening import bind
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2_grpc as internal_grpc
-from jobqueue.api.grpc.pb import taskqueue_public_pb2_grpc as public_grpc
 from jobqueue.api.grpc.taskqueue.answering import UnknownMethods
 from jobqueue.api.grpc.taskqueue.callers import INCARNATION
 from jobqueue.api.grpc.taskqueue.coordinator_servicer import CoordinatorServicer
 from jobqueue.api.grpc.taskqueue.job_servicer import JobServicer
 from jobqueue.api.grpc.taskqueue.public_servicer import PublicServicer
 from jobqueue.api.grpc.taskqueue.queue_servicer import QueueServicer
+from jobqueue.api.grpc.taskqueue.registering import Servicer, add_to_server
 from jobqueue.api.grpc.taskqueue.result_servicer import ResultServicer
 from jobqueue.core.errors import Unavailable
 from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, TaskQueue
@@ -46,51 +45,36 @@ class ServiceHost:
         self.incarnation = uuid.uuid4().hex
         self._calls = Calls(on_call, metadata=((INCARNATION, self.incarnation),))
         self._health = health.aio.HealthServicer()
-        self._adders: dict[str, Callable[[grpc.aio.Server], None]] = {}
+        self._servicers: list[Servicer] = []
         self._server: grpc.aio.Server | None = None
 
     def add_public(self, backend: TaskQueue) -> None:
         """What clients call."""
-        servicer = PublicServicer(backend, self._calls)
-        self._adders[servicer.SERVICE] = lambda server: (
-            public_grpc.add_TaskQueuePublicServiceServicer_to_server(servicer, server)
-        )
+        self._servicers.append(PublicServicer(backend, self._calls))
 
     def add_jobs(self, jobs: Jobs) -> None:
         """The owner of the status."""
-        servicer = JobServicer(jobs, self._calls)
-        self._adders[servicer.SERVICE] = lambda server: (
-            internal_grpc.add_JobInternalServiceServicer_to_server(servicer, server)
-        )
+        self._servicers.append(JobServicer(jobs, self._calls))
 
     def add_queue(self, queue: Queue) -> None:
         """The owner of the order."""
-        servicer = QueueServicer(queue, self._calls)
-        self._adders[servicer.SERVICE] = lambda server: (
-            internal_grpc.add_QueueInternalServiceServicer_to_server(servicer, server)
-        )
+        self._servicers.append(QueueServicer(queue, self._calls))
 
     def add_results(self, results: Results) -> None:
         """The owner of the outputs."""
-        servicer = ResultServicer(results, self._calls)
-        self._adders[servicer.SERVICE] = lambda server: (
-            internal_grpc.add_ResultInternalServiceServicer_to_server(servicer, server)
-        )
+        self._servicers.append(ResultServicer(results, self._calls))
 
     def add_coordination(self, coordination: Coordination) -> None:
         """What workers call."""
-        servicer = CoordinatorServicer(coordination, self._calls)
-        self._adders[servicer.SERVICE] = lambda server: (
-            internal_grpc.add_CoordinatorInternalServiceServicer_to_server(servicer, server)
-        )
+        self._servicers.append(CoordinatorServicer(coordination, self._calls))
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port bound (0 asks for any free one). Unavailable: it is taken."""
         server = grpc.aio.server(
             interceptors=self._interceptors, options=server_options(self._max_message_bytes)
         )
-        for add in self._adders.values():
-            add(server)
+        for servicer in self._servicers:
+            add_to_server(servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         server.add_generic_rpc_handlers((UnknownMethods(self._calls),))
         try:
@@ -100,7 +84,7 @@ class ServiceHost:
         await server.start()
         self._server = server
         serving = health_pb2.HealthCheckResponse.SERVING
-        for name in ("", *self._adders):
+        for name in ("", *(servicer.DESCRIPTOR.full_name for servicer in self._servicers)):
             await self._health.set(name, serving)
         return bound
 

@@ -16,7 +16,7 @@ from jobqueue.services.protocols import Jobs
 class JobServicer(pb_grpc.JobInternalServiceServicer):
     """What the owner of the status is asked."""
 
-    SERVICE = pb.DESCRIPTOR.services_by_name["JobInternalService"].full_name
+    DESCRIPTOR = pb.DESCRIPTOR.services_by_name["JobInternalService"]
 
     def __init__(self, jobs: Jobs, calls: Calls) -> None:
         self.calls = calls

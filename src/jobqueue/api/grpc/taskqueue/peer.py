@@ -67,7 +67,8 @@ class Peer:
             metadata = (*metadata, (REQUEST_ID, request_id))
         if purpose:
             metadata = (*metadata, (PURPOSE, purpose))
-        pauses = iter(delays(self._rng)) if request_id or repeatable else iter(())
+        pauses = delays(self._rng) if request_id or repeatable else iter(())
+        failure: JobQueueError | None = None
         while (left := ends - time.monotonic()) > 0:
             try:
                 return await self._line.call(stub_method, request, timeout=left, metadata=metadata)
@@ -75,8 +76,9 @@ class Peer:
                 pause = next(pauses, None) if is_retryable(error.code) else None
                 if pause is None or pause >= ends - time.monotonic():
                     raise
+                failure = error
             await asyncio.sleep(pause)
-        raise DeadlineExceeded(f"no time is left to ask the {self._service} service")
+        raise failure or DeadlineExceeded(f"no time is left to ask the {self._service} service")
 
     async def close(self) -> None:
         """Cut off what is still under way."""

@@ -15,7 +15,7 @@ from jobqueue.services.protocols import TaskQueue
 class PublicServicer(pb_grpc.TaskQueuePublicServiceServicer):
     """What clients call."""
 
-    SERVICE = pb.DESCRIPTOR.services_by_name["TaskQueuePublicService"].full_name
+    DESCRIPTOR = pb.DESCRIPTOR.services_by_name["TaskQueuePublicService"]
 
     def __init__(self, backend: TaskQueue, calls: Calls) -> None:
         self.calls = calls

@@ -15,7 +15,7 @@ from jobqueue.services.requests import check_worker_id
 class QueueServicer(pb_grpc.QueueInternalServiceServicer):
     """What the owner of the order is asked."""
 
-    SERVICE = pb.DESCRIPTOR.services_by_name["QueueInternalService"].full_name
+    DESCRIPTOR = pb.DESCRIPTOR.services_by_name["QueueInternalService"]
 
     def __init__(self, queue: Queue, calls: Calls) -> None:
         self.calls = calls

@@ -15,7 +15,7 @@ from jobqueue.services.protocols import Results
 class ResultServicer(pb_grpc.ResultInternalServiceServicer):
     """What the owner of the outputs is asked."""
 
-    SERVICE = pb.DESCRIPTOR.services_by_name["ResultInternalService"].full_name
+    DESCRIPTOR = pb.DESCRIPTOR.services_by_name["ResultInternalService"]
 
     def __init__(self, results: Results, calls: Calls) -> None:
         self.calls = calls

@@ -1,0 +1,165 @@
+"""Parts whose answers a test chooses, and what a server saw of the calls to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from jobqueue.api.grpc.taskqueue.callers import CALLER, PURPOSE, REQUEST_ID
+from jobqueue.core.deadline import remaining
+from jobqueue.services.journal import METHOD
+from jobqueue.services.model import (
+    Applied,
+    Canceled,
+    Created,
+    Envelope,
+    Outcome,
+    Page,
+    Record,
+    Report,
+    Spec,
+    Status,
+    Stored,
+    Submitted,
+    Summary,
+    Work,
+    checksum,
+)
+
+JOB = "0b4ee0a2-1111-4222-8333-444455556666"
+OTHER = "0b4ee0a2-1111-4222-8333-444455557777"
+FOREVER = "forever"
+LONG = 1000.0
+
+SPEC = Spec("simulate", 1_500, 70_000, {"team": "ä", "empty": ""})
+SUMMARY = Summary(JOB, Status.CANCELED, "simulate", 2**41 + 1, 2**41 + 2, 2**41 + 3, True)
+RECORD = Record(SUMMARY, SPEC, "it broke\nhere")
+ENVELOPE = Envelope(JOB, Status.DONE, 4_000_000_000, "all well", b"\x00\xff", checksum(b"\x00\xff"))
+REPORT = Report(
+    "worker-1", JOB, Outcome.CANCELED, 17, "stopped", "half", b"\x01\x00", checksum(b"\x01\x00")
+)
+PAGE = Page((SUMMARY, Summary(OTHER, Status.QUEUED, "noop", 5)), 150)
+
+
+class Part:
+    """Any of the Protocols: answers by the name of the method, and notes what it was asked.
+
+    An answer that is an exception is raised, and ``FOREVER`` never comes; of a deque, each call
+    takes the next.
+    """
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.left: list[float] = []  # seconds, for each call
+        self.methods: list[str] = []  # as the journal would write them
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if name.startswith("_") or name not in self.answers:
+            raise AttributeError(name)
+
+        async def call(*args: Any, **named: Any) -> Any:
+            self.calls.append((name, args, named))
+            self.left.append(remaining(LONG))
+            self.methods.append(METHOD.get())
+            answer = self.answers[name]
+            if isinstance(answer, deque):
+                answer = answer.popleft()
+            if isinstance(answer, str) and answer == FOREVER:
+                await asyncio.Event().wait()
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        return call
+
+
+def task_queue(**answers: Any) -> Any:
+    return Part(
+        **{
+            "submit": Submitted(JOB, 2**41),
+            "status": RECORD,
+            "result": ENVELOPE,
+            "cancel": Canceled(JOB, True, Status.DONE, already_terminal=True),
+            "list": PAGE,
+            **answers,
+        }
+    )
+
+
+def jobs(**answers: Any) -> Any:
+    return Part(
+        **{
+            "create": Created(JOB, Status.RUNNING, created=True),
+            "delete_if": Applied(True, None),
+            "get": RECORD,
+            "list": PAGE,
+            "transition": Applied(True, Status.CANCELED),
+            "request_cancel": Applied(True, Status.RUNNING),
+            **answers,
+        }
+    )
+
+
+def queue(**answers: Any) -> Any:
+    return Part(**{"enqueue": True, "dequeue": JOB, "remove": True, **answers})
+
+
+def results(**answers: Any) -> Any:
+    return Part(**{"store": Stored(True, True, Status.FAILED), "get": ENVELOPE, **answers})
+
+
+def coordination(**answers: Any) -> Any:
+    return Part(**{"heartbeat": 900, "fetch": Work(JOB, SPEC), "report": True, **answers})
+
+
+class Tap(grpc.aio.ServerInterceptor):
+    """Sees every call at the server; ``lose`` makes the next answers to a method get lost."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []  # method and request
+        self.answers: list[tuple[str, Any]] = []
+        self.metadata: list[dict[str, str]] = []
+        self._lost: dict[str, int] = {}
+
+    def lose(self, method: str, times: int = 1) -> None:
+        self._lost[method] = times
+
+    def request_ids(self) -> list[str]:
+        return [metadata.get(REQUEST_ID, "") for metadata in self.metadata]
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+        method = handler_call_details.method.rpartition("/")[2]
+
+        async def call(request: Any, context: Any) -> Any:
+            self.seen.append((method, request))
+            self.metadata.append(dict(context.invocation_metadata()))
+            response = await handler.unary_unary(request, context)
+            self.answers.append((method, response))
+            if self._lost.get(method, 0) > 0:
+                self._lost[method] -= 1
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost")
+            return response
+
+        return grpc.unary_unary_rpc_method_handler(
+            call,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def as_caller(caller: str = "", request_id: str = "", purpose: str = "") -> tuple[Any, ...]:
+    pairs: Iterable[tuple[str, str]] = (
+        (CALLER, caller),
+        (REQUEST_ID, request_id),
+        (PURPOSE, purpose),
+    )
+    return tuple((name, value) for name, value in pairs if value)
