@@ -99,7 +99,11 @@ class WorkerSection(Section):
         ge=0,
         le=10_000,
     )
-    queues: Names = setting(["default"], "Queues that jobs are taken from; `*` = all.")
+    queues: Names = setting(
+        ["default"],
+        "Queues that jobs are taken from; `*` = all. Unless it is set, the jobs of taskqueue.v1 are"
+        " taken as well.",
+    )
     id: str = setting(
         "", "Name of a jq-worker; by default host name and process id.", max_length=200
     )

@@ -60,7 +60,7 @@ def test_it_runs_the_tasks_of_an_app(tmp_path, grpc, ctl):
     other = ctl(grpc, "job", "submit", "default", '{"name": "x"}', "--type", "greet").out.strip()
     with worker(tmp_path, grpc, "--app", "tasks:app", "--id", "mailer") as process:
         ready = process.line("ready")
-        assert (ready["worker_id"], ready["queues"]) == ("mailer", ["mail"])
+        assert (ready["worker_id"], ready["queues"]) == ("mailer", ["mail", "taskqueue"])
         job_id = ctl(grpc, "job", "submit", "mail", '{"name": "x"}', "--type", "greet").out.strip()
         assert done(ctl, grpc, job_id) == "hello x"
         (listed,) = ctl(grpc, "worker", "list", "-o", "json").json["workers"]

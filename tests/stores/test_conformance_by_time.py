@@ -197,3 +197,15 @@ async def test_against_a_plain_sort_of_everything(driver: Driver):
             limit=limit,
         )
         assert got == [job.id for job in expected[offset : offset + limit]]
+
+
+@pytest.mark.req("tq:LIST")
+async def test_a_clock_that_is_set_back_does_not_spoil_the_order(driver: Driver):
+    for seconds in (5.0, -7.0, 1.0, 3.0, -1.0):
+        await driver.submit(type=TYPE)
+        driver.clock.advance(seconds)
+    for ascending in (True, False):
+        jobs = await listed(driver, ascending=ascending)
+        sign = 1 if ascending else -1
+        assert len(jobs) == 5
+        assert jobs == sorted(jobs, key=lambda job: (sign * milliseconds(job.created_at), job.id))

@@ -24,7 +24,6 @@ from jobqueue.api.grpc.client_servicer import ClientServicer
 from jobqueue.api.grpc.door import Door
 from jobqueue.api.grpc.listening import bind
 from jobqueue.api.grpc.operator_servicer import OperatorServicer
-from jobqueue.api.grpc.pb import taskqueue_public_pb2_grpc
 from jobqueue.api.grpc.pb.jq.v1 import (
     client_pb2,
     client_pb2_grpc,
@@ -34,6 +33,7 @@ from jobqueue.api.grpc.pb.jq.v1 import (
     worker_pb2_grpc,
 )
 from jobqueue.api.grpc.taskqueue.public_servicer import PublicServicer
+from jobqueue.api.grpc.taskqueue.registering import add_to_server
 from jobqueue.api.grpc.worker_servicer import WorkerServicer
 from jobqueue.core.api import Backend
 from jobqueue.services.protocols import TaskQueue
@@ -48,6 +48,7 @@ SERVICES = tuple(
         (worker_pb2, "WorkerService"),
     )
 )
+TASKQUEUE_SERVICE = PublicServicer.DESCRIPTOR.full_name
 
 
 class GrpcFace:
@@ -72,7 +73,7 @@ class GrpcFace:
         access = access or Access()
         self._backend = backend
         self._taskqueue = taskqueue
-        self._services = SERVICES if taskqueue is None else (*SERVICES, PublicServicer.SERVICE)
+        self._services = SERVICES if taskqueue is None else (*SERVICES, TASKQUEUE_SERVICE)
         self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
         self._reflection = reflection
         self._calls = Calls(on_call)
@@ -101,9 +102,7 @@ class GrpcFace:
             WorkerServicer(self._backend, calls, welcome), server
         )
         if self._taskqueue is not None:
-            taskqueue_public_pb2_grpc.add_TaskQueuePublicServiceServicer_to_server(
-                PublicServicer(self._taskqueue, calls), server
-            )
+            add_to_server(PublicServicer(self._taskqueue, calls), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._reflection:
             names = (*self._services, health.SERVICE_NAME, reflection_service.SERVICE_NAME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from jobqueue.core.job import Job, TimeQuery
@@ -11,10 +12,21 @@ from jobqueue.stores.postgres.statements import REASON_NUMBERS, SQL
 
 # As in the index job_record_time.
 _TIME = "floor(r.created_at * 1000)"
-_RECORD = "job_record AS r"
+# The same where that index must not be walked in search of a few.
+_UNINDEXED = f"{_TIME} + 0"
 _LIVE = "job_live AS l JOIN job_record AS r ON r.seq = l.seq"
 _ENDED = "job_ended AS e JOIN job_record AS r ON r.seq = e.seq"
 _COLUMNS = SQL["job_columns"].replace("e.result", "NULL::bytea")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Jobs of some states, where those are kept."""
+
+    source: str
+    side: str  # whose queue is compared
+    condition: str
+    many: bool  # most jobs are of these states; others are few, and sorted once they are found
 
 
 async def list_by_time(db: Any, wanted: TimeQuery) -> list[Job]:
@@ -23,10 +35,12 @@ async def list_by_time(db: Any, wanted: TimeQuery) -> list[Job]:
         return []  # PostgreSQL's text has no NUL, so nothing is called that
     direction = "ASC" if wanted.ascending else "DESC"
     chosen = " UNION ALL ".join(
-        f"(SELECT r.seq, {_TIME} AS at, r.id FROM {source}"
-        f" WHERE {side}.queue = (SELECT id FROM queues WHERE name = $1) AND r.type = $2{condition}"
-        f" ORDER BY {_TIME} {direction}, r.id LIMIT $3::bigint + $4::bigint)"
-        for source, side, condition in _parts(wanted)
+        f"(SELECT r.seq, {_TIME} AS at, r.id FROM {part.source}"
+        f" WHERE {part.side}.queue = (SELECT id FROM queues WHERE name = $1) AND r.type = $2"
+        f"{part.condition}"
+        f" ORDER BY {_TIME if part.many else _UNINDEXED} {direction}, r.id"
+        f" LIMIT $3::bigint + $4::bigint)"
+        for part in _parts(wanted)
     )
     sql = f"""
         WITH page AS MATERIALIZED (
@@ -42,10 +56,10 @@ async def list_by_time(db: Any, wanted: TimeQuery) -> list[Job]:
     return [ROWS.job(row) for row in rows]
 
 
-def _parts(wanted: TimeQuery) -> list[tuple[str, str, str]]:
-    """Where to look, whose queue to compare, and for what; no job is found in two of them."""
+def _parts(wanted: TimeQuery) -> list[_Part]:
+    """Where to look; no job is found in two of them."""
     if not wanted.states and wanted.cancelled is None:
-        return [(_RECORD, "r", "")]
+        return [_Part("job_record AS r", "r", "", many=True)]
     states = wanted.states or tuple(State)
     parts = []
     live = [state for state in states if state not in TERMINAL]
@@ -53,13 +67,13 @@ def _parts(wanted: TimeQuery) -> list[tuple[str, str, str]]:
         condition = f" AND l.state IN ({', '.join(str(int(state)) for state in live)})"
         if HELD.issuperset(live):
             condition += " AND l.worker IS NOT NULL"  # of whom there is an index
-        parts.append((_LIVE, "l", condition))
+        parts.append(_Part(_LIVE, "l", condition, many=False))
     if State.DONE in states:
-        parts.append((_ENDED, "e", f" AND e.state = {State.DONE:d}"))
+        parts.append(_Part(_ENDED, "e", f" AND e.state = {State.DONE:d}", many=True))
     if State.DEAD_LETTERED in states:
         condition = f" AND e.state = {State.DEAD_LETTERED:d}"
         if wanted.cancelled is not None:
             compare = "=" if wanted.cancelled else "<>"
             condition += f" AND e.reason {compare} {REASON_NUMBERS[Reason.CANCELLED]}"
-        parts.append((_ENDED, "e", condition))
+        parts.append(_Part(_ENDED, "e", condition, many=False))
     return parts

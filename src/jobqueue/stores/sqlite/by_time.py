@@ -12,10 +12,8 @@ from jobqueue.stores.sqlite.statements import SQL
 # As in the index rec_time.
 _TIME = "CAST(r.created_at * 1000 AS INTEGER)"
 _REC = "rec AS r"
-# Unfinished jobs are few beside all others, so they are looked up from their side.
 _LIVE = "live AS l CROSS JOIN rec AS r ON r.seq = l.seq"
-# The plus keeps the index of the queue away: its rows would all have to be read and sorted.
-_MINE = "+r.queue = (SELECT id FROM queue WHERE name = :queue) AND r.type = :type"
+_MINE = "r.queue = (SELECT id FROM queue WHERE name = :queue) AND r.type = :type"
 _COLUMNS = SQL["job_columns"].replace("r.result", "NULL")
 
 
@@ -23,7 +21,7 @@ def list_by_time(connection: sqlite3.Connection, wanted: TimeQuery) -> list[Job]
     """A page; what states have to do with it is looked up where each state is kept."""
     order = f"at {'ASC' if wanted.ascending else 'DESC'}, id ASC"
     chosen = " UNION ALL ".join(
-        f"SELECT r.seq, {_TIME} AS at, r.id AS id FROM {source} WHERE {_MINE}{condition}"
+        f"SELECT r.seq, {_TIME} AS at, r.id AS id FROM {source} WHERE {condition}"
         for source, condition in _parts(wanted)
     )
     sql = f"""
@@ -42,18 +40,22 @@ def list_by_time(connection: sqlite3.Connection, wanted: TimeQuery) -> list[Job]
 
 
 def _parts(wanted: TimeQuery) -> list[tuple[str, str]]:
-    """Where to look, and for what; no job is found in two of them."""
+    """Where to look, and for what; no job is found in two of them.
+
+    Live jobs and dead letters are few, and sorted once they are found. The others are read in
+    their order: the plus keeps the index of the queue away, by which all would be read first.
+    """
     if not wanted.states and wanted.cancelled is None:
-        return [(_REC, "")]
+        return [(_REC, f"+{_MINE}")]
     states = wanted.states or tuple(State)
     parts = []
     live = ", ".join(str(int(state)) for state in states if state not in TERMINAL)
     if live:
-        parts.append((_LIVE, f" AND l.state IN ({live})"))
+        parts.append((_LIVE, f"{_MINE} AND l.state IN ({live})"))
     if State.DONE in states:
-        parts.append((_REC, f" AND r.state = {State.DONE:d}"))
+        parts.append((_REC, f"+{_MINE} AND r.state = {State.DONE:d}"))
     if State.DEAD_LETTERED in states:
-        condition = f" AND r.state = {State.DEAD_LETTERED:d}"
+        condition = f"{_MINE} AND r.state = {State.DEAD_LETTERED:d}"
         if wanted.cancelled is not None:
             compare = "=" if wanted.cancelled else "<>"
             condition += f" AND r.reason {compare} '{Reason.CANCELLED}'"
