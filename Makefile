@@ -74,6 +74,10 @@ demo: $(BASE_STAMP) ## Show the queue at work in the terminal
 bench: $(DEV_STAMP) ## Measure this machine
 	@exec $(BIN)/python -m bench $(ARGS)
 
+.PHONY: bench-taskqueue
+bench-taskqueue: $(DEV_STAMP) ## Measure six services against six nodes (ARGS=--help)
+	@exec $(BIN)/python -m bench.taskqueue $(ARGS)
+
 .PHONY: bench-replicated
 bench-replicated: services ## Measure servers and workers on a private PostgreSQL and Redis (ARGS=--help)
 	@exec $(BIN)/python -m bench.replicated $(ARGS)

@@ -70,11 +70,11 @@ def show(title: str, figures: list[Figure]) -> None:
     for figure in figures:
         mark = {None: "", True: " ✓", False: " ✗"}[figure.met]
         sign = "≥" if figure.unit.endswith("/s") else "≤"
-        target = "" if figure.target is None else f"{sign} {_number(figure.target)}{mark}"
+        target = "" if figure.target is None else f"{sign} {number(figure.target)}{mark}"
         style = "red" if figure.met is False else None
         table.add_row(
             figure.what,
-            f"{_number(figure.value)} {figure.unit}",
+            f"{number(figure.value)} {figure.unit}",
             target,
             figure.conditions,
             style=style,
@@ -92,5 +92,6 @@ def write_json(path: Path, where: str, figures: list[Figure]) -> None:
     path.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """As people read it."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

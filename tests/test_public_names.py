@@ -22,7 +22,9 @@ NAMES = [
     "RateLimited",
     "RetryLater",
     "State",
+    "SyncTaskQueueClient",
     "Task",
+    "TaskQueueClient",
     "Tls",
     "__version__",
 ]

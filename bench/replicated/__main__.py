@@ -7,28 +7,24 @@ take minutes run only when they are named, or with --long.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import inspect
 import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
 import uvloop
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bench.processes import PROFILES
+from bench.progress import Say, progress
 from bench.replicated import aged, pressure, rates, running, scaling
 from bench.replicated.ground import Ground, ground, scratch
 from bench.replicated.sizes import Sizes
 from bench.report import Figure, show, write_json
 
-Say = Callable[[str], None]
 Part = Callable[..., Awaitable[list[Figure]]]
 
 SHORT: dict[str, Part] = {
@@ -65,7 +61,7 @@ def main() -> int:
     with scratch(options.folder) as folder, ground(folder, options.calm) as prepared:
         where = uvloop.run(prepared.conditions())
         try:
-            with _progress() as say:
+            with progress("starting PostgreSQL and Redis") as say:
                 for number, name in enumerate(names, 1):
                     announce = _prefixed(say, f"{number}/{len(names)} {name}")
                     figures += _measured(name, prepared, sizes, announce)
@@ -125,32 +121,6 @@ def _measured(name: str, prepared: Ground, sizes: Sizes, say: Say) -> list[Figur
 
     command = f"make bench-replicated ARGS='--only {name}'"
     return [replace(figure, command=command) for figure in uvloop.run(run())]
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Say]:
-    """A line that changes on a terminal; elsewhere a new line now and then."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _lines()
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting PostgreSQL and Redis")
-        yield lambda text: progress.update(task, description=text)
-
-
-def _lines(every: float = 10.0) -> Say:
-    before, at = "", 0.0
-
-    def say(text: str) -> None:
-        nonlocal before, at
-        stem = text.partition(":")[0]
-        if stem != before or time.monotonic() > at + every:
-            before, at = stem, time.monotonic()
-            print(text, file=sys.stderr, flush=True)
-
-    return say
 
 
 def _prefixed(say: Say, prefix: str) -> Say:

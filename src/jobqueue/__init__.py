@@ -4,6 +4,8 @@ from jobqueue._version import __version__
 from jobqueue.access.tls import Tls
 from jobqueue.client.app import JobQueue
 from jobqueue.client.handle import JobHandle
+from jobqueue.client.taskqueue.blocking import SyncTaskQueueClient
+from jobqueue.client.taskqueue.client import TaskQueueClient
 from jobqueue.client.tasks import Task
 from jobqueue.core.errors import (
     DeadlineExceeded,
@@ -33,7 +35,9 @@ __all__ = [
     "RateLimited",
     "RetryLater",
     "State",
+    "SyncTaskQueueClient",
     "Task",
+    "TaskQueueClient",
     "Tls",
     "__version__",
 ]

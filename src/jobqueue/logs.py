@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 from jobqueue.redaction import MASK, redact
@@ -51,11 +52,12 @@ def _plain(value: object) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object on one line."""
+    """One JSON object on one line. The fields ``always`` are there, empty if nothing is known."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, service: str, always: Sequence[str] = ()) -> None:
         super().__init__()
         self._service = service
+        self._empty = dict.fromkeys(always, "")
 
     def format(self, record: logging.LogRecord) -> str:
         """Render a record."""
@@ -66,6 +68,7 @@ class JsonFormatter(logging.Formatter):
             "service": self._service,
             "message": redact(record.getMessage()),
             "logger": record.name,
+            **self._empty,
         }
         line.update(_context(record))
         if record.exc_info and record.exc_info[1] is not None:
@@ -115,10 +118,12 @@ class _Stdout(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-def configure(service: str, level: str = "info", format: str = "json") -> None:
+def configure(
+    service: str, level: str = "info", format: str = "json", *, always: Sequence[str] = ()
+) -> None:
     """Send every log of this process to stdout, once, in one format. May be called again."""
     handler = _Stdout()
-    handler.setFormatter(JsonFormatter(service) if format == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter(service, always) if format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, _Stdout)]:
         root.removeHandler(old)

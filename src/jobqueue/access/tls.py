@@ -38,6 +38,13 @@ class Tls:
     key: PathText | None = None
 
 
+def tls_of(given: Tls | bool) -> Tls | None:
+    """As callers write it: ``True`` trusts the system's roots."""
+    if isinstance(given, bool):
+        return Tls() if given else None
+    return given
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """What a client shows to a server."""

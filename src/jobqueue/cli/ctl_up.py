@@ -30,6 +30,8 @@ EXAMPLES = examples(
     "jq-ctl up replicated --servers 2 --workers 4 --app tasks:app",
     "jq-ctl up replicated --detach --folder ./fleet --port-base 7000",
     "JQ_DB_URL=postgresql://jq:secret@db/jq jq-ctl up replicated --redis redis://cache:6379",
+    "jq-ctl up microservices --port-base 50051",
+    "jq-ctl up nodes --nodes 6 --detach",
     "jq-ctl up embedded --set queue.max_retries=5 --set http.port=8080",
 )
 
@@ -60,6 +62,9 @@ def up(
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="How many jq-worker. Default: 2.", show_default=False)
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="How many nodes. Default: 6.", show_default=False)
     ] = None,
     concurrency: Annotated[
         str | None, typer.Option(metavar="N", help="Jobs that each worker runs at once.")
@@ -129,6 +134,7 @@ def up(
         workers=workers,
         postgres=postgres,
         redis=redis,
+        nodes=nodes,
     )
     layout = wiring(plan)
     services.check(layout.services)

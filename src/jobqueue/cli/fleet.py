@@ -98,6 +98,7 @@ def state_document(state: State) -> Document:
         "started_at": rfc3339(state.started),
         "http": list(state.http),
         "grpc": list(state.grpc),
+        "api": state.api,
         "processes": [_row_document(row) for row in state.rows],
     }
 

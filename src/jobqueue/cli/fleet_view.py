@@ -15,6 +15,7 @@ from rich.live import Live
 from jobqueue.cli import fleet
 from jobqueue.cli.display import on_terminal, print_fields, print_json
 from jobqueue.cli.program import clean
+from jobqueue.topology.layouts.layout import JQ_API
 from jobqueue.topology.supervisor.changes import Changes
 from jobqueue.topology.supervisor.running import Ending, supervise
 from jobqueue.topology.supervisor.state import State
@@ -128,7 +129,9 @@ def print_welcome(state: State) -> None:
     if state.http:
         fields.append(("HTTP", "  ".join(f"{url}/docs" for url in state.http)))
     if state.grpc:
-        fields.append(("gRPC", "  ".join(state.grpc)))
+        named = "gRPC" if state.api == JQ_API else f"gRPC ({state.api})"
+        fields.append((named, "  ".join(state.grpc)))
+    if state.grpc and state.api == JQ_API:  # jq-ctl speaks no other
         fields.append(("Try", f"jq-ctl --server {state.grpc[0]} job submit default"
                               """ '{"hello": "world"}' --wait"""))  # fmt: skip
     fields.append(("Logs", str(state.logs)))

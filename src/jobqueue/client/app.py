@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
-from jobqueue.access.tls import Credentials, Tls
+from jobqueue.access.tls import Credentials, Tls, tls_of
 from jobqueue.client.handle import JobHandle, Port, decode_json
 from jobqueue.client.home import Home
 from jobqueue.client.inline import InlineBackend, InlineBlock
@@ -94,7 +94,11 @@ class JobQueue:
         self._sender = Sender(
             self.home, self._port, self._declared, creates_queues=scheme != "grpc"
         )
-        self._bridge = Bridge(self)
+        self._bridge = Bridge(
+            instead="use `await task.submit(...)` and `await job.result()`",
+            loop=lambda: self.home.loop,
+            inlined=lambda: self.inlined,
+        )
         self.operator = Operator(self.home)
         self.task = TaskDecorator(
             self,
@@ -300,11 +304,7 @@ class JobQueue:
 
 
 def _credentials(scheme: str, api_key: str | None, tls: Tls | bool) -> Credentials | None:
-    if isinstance(tls, bool):
-        tls_or_none = Tls() if tls else None
-    else:
-        tls_or_none = tls
-    made = Credentials(api_key, tls_or_none)
+    made = Credentials(api_key, tls_of(tls))
     if made and scheme != "grpc":
         field = "tls" if api_key is None else "api_key"
         raise InvalidArgument(field, "is for a server only: grpc://HOST:PORT or grpcs://HOST:PORT")

@@ -65,11 +65,31 @@ class LoopThread:
             self._thread.join(_JOIN_TIMEOUT)
 
 
-class Bridge:
-    """Runs an app's coroutines from plain threads. One per app; its thread starts when needed."""
+def _never() -> bool:
+    return False
 
-    def __init__(self, app: JobQueue) -> None:
-        self._app = app
+
+def _nowhere() -> asyncio.AbstractEventLoop | None:
+    return None
+
+
+class Bridge:
+    """Runs coroutines from plain threads. One per app or client; its thread starts when needed.
+
+    ``instead`` tells who has an event loop what to do. ``loop`` is where the app lives already, if
+    it does; ``inlined``, whether its jobs run where they are submitted.
+    """
+
+    def __init__(
+        self,
+        *,
+        instead: str,
+        loop: Callable[[], asyncio.AbstractEventLoop | None] = _nowhere,
+        inlined: Callable[[], bool] = _never,
+    ) -> None:
+        self._instead = instead
+        self._home_loop = loop
+        self._inlined = inlined
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
         self._users = 0
@@ -77,14 +97,14 @@ class Bridge:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine where the app lives, and wait for it in this thread."""
-        inlined = self._app.inlined
+        inlined = self._inlined()
         if _loop_runs_here():
             if inlined and in_handler.get():
                 return _run_beside(coroutine)
             coroutine.close()
             raise Conflict(
                 "this is the blocking client, and an event loop is running in this thread: "
-                "use `await task.submit(...)` and `await job.result()` here"
+                f"{self._instead} here"
             )
         if inlined:
             return asyncio.run(coroutine)
@@ -92,7 +112,7 @@ class Bridge:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise OutcomeUnknown("the app was closed while the call was under way") from None
+            raise OutcomeUnknown("it was closed while the call was under way") from None
         except BaseException:
             future.cancel()  # the caller was interrupted; nothing happens if it has ended
             raise
@@ -125,7 +145,7 @@ class Bridge:
     def _schedule(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         # Under the lock that ``close`` takes: what is scheduled here comes before the loop's end.
         with self._lock:
-            loop = self._app.home.loop
+            loop = self._home_loop()
             if loop is None:
                 if self._thread is None:
                     self._thread = LoopThread()
@@ -134,7 +154,7 @@ class Bridge:
                 return asyncio.run_coroutine_threadsafe(coroutine, loop)
             except RuntimeError:
                 coroutine.close()
-                raise Unavailable("the app was closed; nothing was sent") from None
+                raise Unavailable("it was closed; nothing was sent") from None
 
 
 class SyncJob(Generic[R_co]):

@@ -100,6 +100,16 @@ class Coordinator:
                 job_ids=[taken.job_id for taken in self._taken],
             )
 
+    @property
+    def workers(self) -> int:
+        """Workers that are known."""
+        return self._liveness.workers
+
+    @property
+    def assigned(self) -> int:
+        """Jobs that workers have been given and not reported."""
+        return self._liveness.given
+
     # -- liveness --------------------------------------------------------------------------------
 
     async def heartbeat(self, worker_id: str, at_ms: int, capacity: int) -> int:

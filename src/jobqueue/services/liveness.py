@@ -19,6 +19,16 @@ class Liveness:
         self._heard: dict[str, float] = {}
         self._owners: dict[str, str] = {}
 
+    @property
+    def workers(self) -> int:
+        """How many are known."""
+        return len(self._heard)
+
+    @property
+    def given(self) -> int:
+        """How many jobs they have."""
+        return len(self._owners)
+
     def beat(self, worker_id: str) -> bool:
         """It lives; True if that is news."""
         news = not self.alive(worker_id)

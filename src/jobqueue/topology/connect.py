@@ -245,6 +245,15 @@ def _prepare_file(path: Path, *, create: bool) -> None:
             raise Unavailable(f"cannot create the folder {str(path.parent)!r}: {error}") from error
 
 
+def warn_of_readable_key(credentials: Credentials, address: Address) -> None:
+    """A key that leaves this machine without TLS can be read on its way."""
+    if credentials.api_key is None or credentials.tls is not None:
+        return
+    for host, _ in address.servers:
+        if not is_loopback(host):
+            log.warning("the API key goes to %s without TLS: it can be read", host)
+
+
 def create_backend(
     url: str,
     *,
@@ -270,10 +279,7 @@ def create_backend(
         shown = credentials or Credentials()
         if address.tls and shown.tls is None:
             shown = Credentials(shown.api_key, Tls())
-        if shown.api_key is not None and shown.tls is None:
-            for host, _ in address.servers:
-                if not is_loopback(host):
-                    log.warning("the API key goes to %s without TLS: it can be read", host)
+        warn_of_readable_key(shown, address)
         return GrpcBackend(address.target, timeout=call_timeout, credentials=shown)
     from jobqueue.engine.engine import Engine
     from jobqueue.engine.settings import EngineSettings

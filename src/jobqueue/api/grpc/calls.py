@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 import grpc.aio
 
-from jobqueue.api.grpc.channel import STREAM_OPEN
+from jobqueue.api.grpc.channel import STREAM_OPEN, Metadata
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import Internal, JobQueueError, Unavailable
 
@@ -29,8 +29,9 @@ Response = TypeVar("Response")
 class Calls:
     """Shared by the servicers of one server."""
 
-    def __init__(self, on_call: OnCall | None = None) -> None:
+    def __init__(self, on_call: OnCall | None = None, *, metadata: Metadata = ()) -> None:
         self._on_call = on_call
+        self.metadata = metadata  # sent with every answer, by the servicers that do so
         self._stopped: asyncio.Future[None] | None = None
         self._readers: set[asyncio.Task[Any]] = set()
         self._owned: set[asyncio.Task[Any]] = set()

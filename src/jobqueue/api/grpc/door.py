@@ -131,12 +131,12 @@ def _shown(context: Any) -> Shown:
     return Shown(
         tuple(authorization),
         tuple(api_key),
-        certificate=_certificate_name(context.auth_context()),
+        certificate=certificate_name(context.auth_context()),
         address=_address(context.peer()),
     )
 
 
-def _certificate_name(auth: dict[str, Iterable[bytes]]) -> str:
+def certificate_name(auth: dict[str, Iterable[bytes]]) -> str:
     """The common name, or else the first alternative name."""
     for field in ("x509_common_name", "x509_subject_alternative_name"):
         for value in auth.get(field, ()):

@@ -8,7 +8,7 @@ remote client rebuilds the very error that the server raised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -104,7 +104,9 @@ def error_from_pb(message: types_pb2.Error) -> JobQueueError:
     return _PLAIN[code](text)
 
 
-def to_status(error: JobQueueError) -> tuple[grpc.StatusCode, str, Metadata]:
+def to_status(
+    error: JobQueueError, table: Mapping[Code, grpc.StatusCode] = STATUS
+) -> tuple[grpc.StatusCode, str, Metadata]:
     """Status, text and trailing metadata of a failed call."""
     wire = error_to_pb(error)
     metadata = [("jq-code", wire.code)]
@@ -116,7 +118,7 @@ def to_status(error: JobQueueError) -> tuple[grpc.StatusCode, str, Metadata]:
         metadata.append(("jq-reason", quote(wire.reason)))
     if isinstance(error, QueueFull | RateLimited):
         metadata.append(("retry-after", f"{error.retry_after:g}"))
-    return STATUS[error.code], error.message, tuple(metadata)
+    return table[error.code], error.message, tuple(metadata)
 
 
 def from_status(

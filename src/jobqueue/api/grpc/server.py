@@ -18,11 +18,11 @@ from jobqueue.api.grpc.channel import (
     MESSAGE_MARGIN,
     MIB,
     MIN_RECEIVE_BYTES,
-    server_credentials,
     server_options,
 )
 from jobqueue.api.grpc.client_servicer import ClientServicer
 from jobqueue.api.grpc.door import Door
+from jobqueue.api.grpc.listening import bind
 from jobqueue.api.grpc.operator_servicer import OperatorServicer
 from jobqueue.api.grpc.pb.jq.v1 import (
     client_pb2,
@@ -34,7 +34,6 @@ from jobqueue.api.grpc.pb.jq.v1 import (
 )
 from jobqueue.api.grpc.worker_servicer import WorkerServicer
 from jobqueue.core.api import Backend
-from jobqueue.core.errors import Unavailable
 
 log = logging.getLogger("jobqueue.grpc")
 
@@ -96,14 +95,7 @@ class GrpcFace:
         if self._reflection:
             names = (*SERVICES, health.SERVICE_NAME, reflection_service.SERVICE_NAME)
             reflection_service.enable_server_reflection(names, server)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        try:
-            if self._tls is None:
-                bound = server.add_insecure_port(address)
-            else:
-                bound = server.add_secure_port(address, server_credentials(self._tls))
-        except RuntimeError as error:
-            raise Unavailable(f"cannot listen on {address}: {error}") from None
+        bound = bind(server, host, port, self._tls)
         await server.start()
         self._server = server
         await self.set_serving(True)

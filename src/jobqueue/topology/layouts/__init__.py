@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 from jobqueue.topology.layouts.embedded import embedded
 from jobqueue.topology.layouts.layout import Layout
+from jobqueue.topology.layouts.microservices import microservices
+from jobqueue.topology.layouts.nodes import nodes
 from jobqueue.topology.layouts.plan import Plan
 from jobqueue.topology.layouts.replicated import replicated
 
 LAYOUTS: dict[str, Callable[[Plan], Layout]] = {
     "embedded": embedded,
     "replicated": replicated,
+    "microservices": microservices,
+    "nodes": nodes,
 }

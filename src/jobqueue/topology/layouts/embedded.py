@@ -11,15 +11,7 @@ from jobqueue.topology.layouts.plan import Plan
 
 def embedded(plan: Plan) -> Layout:
     """The wiring."""
-    plan.refuse(
-        "embedded",
-        {
-            "--servers": plan.servers,
-            "--workers": plan.workers,
-            "--postgres": plan.postgres,
-            "--redis": plan.redis,
-        },
-    )
+    plan.refuse("embedded", "--servers", "--workers", "--postgres", "--redis", "--nodes")
     file = quote(str(plan.folder / "jobqueue.db"))
     environment = {} if "db.url" in plan.flags else {"JQ_DB_URL": f"sqlite:///{file}"}
     server = parts.server(plan, "server", environment)

@@ -6,6 +6,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# The gRPC packages that a layout may answer.
+JQ_API = "jq.v1"
+TASKQUEUE_API = "taskqueue.v1"
+
 # The order of a start; a stop goes the other way. A stage begins when the one before is ready.
 SERVICES = 0
 SERVERS = 1
@@ -61,3 +65,4 @@ class Layout:
     services: tuple[Service, ...] = ()
     http: tuple[str, ...] = ()  # URLs where HTTP answers
     grpc: tuple[str, ...] = ()  # HOST:PORT where gRPC answers
+    api: str = JQ_API  # what answers there

@@ -1,16 +1,29 @@
-"""The processes that layouts are made of: jq-server and jq-worker, wired by environment."""
+"""The processes that layouts are made of, wired by environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.topology.layouts.layout import SERVERS, WORKERS, Probe, Process
 from jobqueue.topology.layouts.plan import Plan
+from jobqueue.topology.taskqueue import catalogue
+from jobqueue.topology.taskqueue.catalogue import Service
+from jobqueue.topology.taskqueue.environment import Variable
 
 _MARGIN = 5.0  # for what a process does besides the work that its own deadline bounds
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where one that listens everywhere is asked
+
+LOOPBACK = "127.0.0.1"
+# Settings of the command line that a jq-service has too, under another name.
+_SHARED_FLAGS: dict[str, Variable[Any]] = {
+    "log.level": catalogue.LOG_LEVEL,
+    "log.format": catalogue.LOG_FORMAT,
+    "worker.concurrency": catalogue.WORKER_SLOTS,
+}
+_SHUTDOWN = ("server.shutdown_timeout", "worker.shutdown_timeout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,53 @@ def worker(plan: Plan, name: str, servers: Sequence[str]) -> Process:
         address=f"http://{_joined(settings.worker.metrics_host, port)}/metrics",
         stop_timeout=settings.worker.shutdown_timeout + _MARGIN,
     )
+
+
+def service(
+    plan: Plan,
+    chosen: Service,
+    stage: int,
+    *,
+    name: str = "",
+    port: int | None = None,
+    told: Mapping[str, str],
+) -> Process:
+    """A jq-service on this machine; one without a port calls the coordinator."""
+    works = catalogue.WORKER_ID in chosen.variables
+    settings = plan.settings
+    shutdown = settings.worker.shutdown_timeout if works else settings.server.shutdown_timeout
+    environment = {catalogue.SHUTDOWN_TIMEOUT_MS.name: str(int(shutdown * 1000)), **told}
+    for path, variable in _SHARED_FLAGS.items():
+        if path in plan.flags and variable.name in {one.name for one in chosen.all_variables}:
+            environment[variable.name] = plan.flags[path]
+    if chosen.port is not None and port is not None:
+        environment |= {catalogue.BIND_HOST.name: LOOPBACK, chosen.port.name: str(port)}
+        probe, address = Probe(LOOPBACK, port), f"{LOOPBACK}:{port}"
+    else:  # as the document says: it is well while it can reach its coordinator
+        host, _, number = told[catalogue.COORDINATOR_ADDR.name].rpartition(":")
+        probe, address = Probe(host, int(number)), ""
+    return Process(
+        name=name or chosen.name,
+        role=chosen.name,
+        stage=stage,
+        module="jobqueue.cli.service",
+        arguments=(chosen.name,),
+        environment=environment,
+        probe=probe,
+        address=address,
+        ports=() if port is None else (port,),
+        stop_timeout=shutdown + _MARGIN,
+    )
+
+
+def check_service_flags(plan: Plan, layout: str) -> None:
+    """Refuse settings that a jq-service does not have."""
+    why = f"is not for the {layout} topology: docs/taskqueue.md has the variables of its services"
+    if plan.config_file is not None:
+        raise InvalidArgument("--config", why)
+    for path in plan.flags:
+        if path not in _SHARED_FLAGS and path not in _SHUTDOWN:
+            raise InvalidArgument(path, why)
 
 
 def _port(plan: Plan, path: str, given: int) -> int:

@@ -28,6 +28,7 @@ class Plan:
     workers: int | None = None
     postgres: str | None = None
     redis: str | None = None
+    nodes: int | None = None
 
     @property
     def label(self) -> str:
@@ -44,12 +45,20 @@ class Plan:
         """The settings of the command line, for every process."""
         return {keys()[path].env: value for path, value in self.flags.items()}
 
-    def refuse(self, layout: str, wishes: Mapping[str, object]) -> None:
+    def refuse(self, layout: str, *names: str) -> None:
         """Say so when something was asked for that the layout does not have."""
-        for name, value in wishes.items():
+        wishes: dict[str, tuple[object, str]] = {
+            "--servers": (self.servers, "replicated"),
+            "--workers": (self.workers, "replicated"),
+            "--postgres": (self.postgres, "replicated"),
+            "--redis": (self.redis, "replicated"),
+            "--nodes": (self.nodes, "nodes"),
+        }
+        for name in names:
+            value, taker = wishes[name]
             if value is not None:
                 raise InvalidArgument(
-                    name, f"is not for the {layout} topology; `up replicated` takes it"
+                    name, f"is not for the {layout} topology; `up {taker}` takes it"
                 )
 
 

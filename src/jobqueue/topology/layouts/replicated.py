@@ -15,6 +15,7 @@ _SEVERAL = ("http.port", "grpc.port", "worker.id", "worker.metrics_port", "worke
 
 def replicated(plan: Plan) -> Layout:
     """The wiring."""
+    plan.refuse("replicated", "--nodes")
     for path in _SEVERAL:
         if path in plan.flags:
             raise InvalidArgument(

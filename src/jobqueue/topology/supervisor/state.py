@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jobqueue.core.errors import Conflict, Internal, JobQueueError, NotFound
-from jobqueue.topology.layouts.layout import Probe
+from jobqueue.topology.layouts.layout import JQ_API, Probe
 from jobqueue.topology.supervisor import folders, identity
 from jobqueue.topology.supervisor.keeper import Health, Row
 
@@ -30,6 +30,7 @@ class State:
     http: tuple[str, ...]
     grpc: tuple[str, ...]
     rows: tuple[Row, ...]
+    api: str = JQ_API
 
     @property
     def logs(self) -> Path:

@@ -95,6 +95,7 @@ class Supervisor:
             http=self.layout.http,
             grpc=self.layout.grpc,
             rows=tuple(keeper.row() for keeper in self.keepers),
+            api=self.layout.api,
         )
 
     async def start(self) -> None:

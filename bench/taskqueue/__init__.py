@@ -1,0 +1,1 @@
+"""The two designs of the task queue document under one load."""

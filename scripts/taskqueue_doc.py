@@ -1,0 +1,102 @@
+"""Writes the tables of the task queue's services into README.md and docs/taskqueue.md.
+
+They come from the table that the services themselves are started by. With --check, fails if one of
+them is out of date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from jobqueue.topology.taskqueue import catalogue
+from jobqueue.topology.taskqueue.catalogue import DESIGN_A, NODE, SERVICES, SHARED, Service
+from jobqueue.topology.taskqueue.environment import Variable
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "taskqueue.md")
+
+
+def endpoints() -> str:
+    """Which command serves what, and where."""
+    lines = [
+        "| service | start command | proto service | bind host | port | called |",
+        "|---|---|---|---|---:|---|",
+    ]
+    for service in (*DESIGN_A, NODE):
+        lines.append(f"| {' | '.join(_endpoint(service))} |")
+    return "\n".join(lines)
+
+
+def _endpoint(service: Service) -> list[str]:
+    command = f"`jq-service {service.name}`"
+    if service.port is None:
+        return [f"`{service.name}`", command, "(none: it calls)", "n/a", "n/a", "no"]
+    host, port = catalogue.BIND_HOST.default, service.port.default
+    return [f"`{service.name}`", command, f"`{service.serves}`", f"`{host}`", f"`{port}`", "yes"]
+
+
+def variables() -> str:
+    """Each variable once, and who has it."""
+    found: dict[str, list[tuple[str, Variable[object]]]] = {}
+    for service in SERVICES.values():
+        for variable in service.variables:
+            found.setdefault(variable.name, []).append((service.name, variable))
+    found |= {variable.name: [("all", variable)] for variable in SHARED}
+    lines = ["| variable | of | default | what |", "|---|---|---|---|"]
+    for name, users in found.items():
+        shown = _default(users[0][1])
+        if any(_default(variable) != shown for _, variable in users):
+            shown = ", ".join(f"{user}: {_default(variable)}" for user, variable in users)
+        of = ", ".join(user for user, _ in users)
+        lines.append(f"| `{name}` | {of} | {shown} | {users[0][1].meaning} |")
+    return "\n".join(lines)
+
+
+def by_service() -> str:
+    """What each service is told, and what is allowed."""
+    lines = ["| service | variable | default | allowed | what |", "|---|---|---|---|---|"]
+    for service in SERVICES.values():
+        lines += [_variable(service.name, variable) for variable in service.variables]
+    lines += [_variable("all", variable) for variable in SHARED]
+    return "\n".join(lines)
+
+
+def _variable(service: str, variable: Variable[object]) -> str:
+    cells = (_default(variable), variable.kind.allowed, variable.meaning)
+    return f"| {service} | `{variable.name}` | {' | '.join(cells)} |"
+
+
+def _default(variable: Variable[object]) -> str:
+    if variable.required:
+        return "required"
+    return f"`{variable.default}`" if variable.default else variable.fallback
+
+
+TABLES = {"endpoints": endpoints, "variables": variables, "by_service": by_service}
+
+
+def render(page: str) -> str:
+    """The page, with its tables as they should be."""
+
+    def table(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}"
+
+    return re.sub(r"(<!-- taskqueue: (\w+) -->)\n.*?(<!-- end -->)", table, page, flags=re.DOTALL)
+
+
+def main() -> int:
+    """Write the pages, or with --check compare them."""
+    stale = [page for page in PAGES if render(page.read_text("utf-8")) != page.read_text("utf-8")]
+    if "--check" in sys.argv[1:]:
+        for page in stale:
+            print(f"{page} is out of date: run scripts/taskqueue_doc.py", file=sys.stderr)
+        return 1 if stale else 0
+    for page in stale:
+        page.write_text(render(page.read_text("utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The gRPC face of the task queue document: the public service and the four internal ones."""

@@ -1,0 +1,137 @@
+"""What every call of the five services has in common: who may make it, its deadline, its log."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from jobqueue.access.callers import current_caller
+from jobqueue.api.grpc.calls import Calls
+from jobqueue.api.grpc.errors import to_status
+from jobqueue.api.grpc.taskqueue.callers import Call, CallerRefused, admit, heard
+from jobqueue.api.grpc.taskqueue.statuses import STATUS
+from jobqueue.core.deadline import deadline
+from jobqueue.core.errors import Internal, JobQueueError
+from jobqueue.services.journal import METHOD
+
+log = logging.getLogger("jobqueue.taskqueue")
+
+FAILED = "rpc_failed"
+REFUSED = "caller_refused"
+_LONGEST_ID = 80
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class _Servicer(Protocol):
+    SERVICE: str
+    calls: Calls
+
+
+S = TypeVar("S", bound=_Servicer)
+
+
+def served(
+    method: Callable[[S, Request, Call], Awaitable[Response]],
+) -> Callable[[S, Request, Any], Coroutine[Any, Any, Response]]:
+    """Turn ``method(request, call)`` into what gRPC calls.
+
+    It asks the matrix, lets the work know its deadline, and logs every answer that is not OK.
+    """
+    name = method.__name__
+
+    @functools.wraps(method)
+    async def answer(self: S, request: Request, context: Any) -> Response:
+        started = time.perf_counter()
+        full_name = f"/{self.SERVICE}/{name}"
+        METHOD.set(name)  # every call is a task of its own
+        call = heard(context)
+        unexpected: Exception | None = None
+        try:
+            admit(name, request, call)
+            call.check()
+            with deadline(context.time_remaining()):
+                response = await method(self, request, call)
+        except asyncio.CancelledError:
+            code = _why_cancelled(context)
+            _log_failure(code, "the caller did not wait for the answer", request, call, started)
+            self.calls.ended(full_name, code.name, started)
+            raise
+        except JobQueueError as error:
+            failure = error
+        except Exception as error:
+            unexpected = error
+            failure = Internal("internal error; the server's log has the details")
+        else:
+            context.set_trailing_metadata(self.calls.metadata)
+            self.calls.ended(full_name, grpc.StatusCode.OK.name, started)
+            return response
+        code, text, metadata = to_status(failure, STATUS)
+        _log_failure(code, text, request, call, started, failure, unexpected)
+        self.calls.ended(full_name, code.name, started)
+        return await context.abort(code, text, (*metadata, *self.calls.metadata))  # type: ignore[no-any-return]
+
+    return answer
+
+
+def _why_cancelled(context: Any) -> grpc.StatusCode:
+    if context.time_remaining() == 0:
+        return grpc.StatusCode.DEADLINE_EXCEEDED
+    return grpc.StatusCode.CANCELLED
+
+
+def _log_failure(
+    code: grpc.StatusCode,
+    text: str,
+    request: object,
+    call: Call,
+    started: float,
+    failure: JobQueueError | None = None,
+    unexpected: Exception | None = None,
+) -> None:
+    """One line for an answer that is not OK."""
+    fields: dict[str, object] = {
+        "event": REFUSED if isinstance(failure, CallerRefused) else FAILED,
+        "method": METHOD.get(),
+        "grpc_code": code.name,
+        "caller": current_caller().name or call.name,
+        "latency_ms": round((time.perf_counter() - started) * 1000, 3),
+    }
+    for field in ("job_id", "worker_id"):
+        if given := getattr(request, field, "") or getattr(failure, field, ""):
+            fields[field] = given[:_LONGEST_ID]
+    if call.request_id:
+        fields["request_id"] = call.request_id[:_LONGEST_ID]
+    level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.WARNING
+    log.log(level, "%s", text, extra=fields, exc_info=unexpected)
+
+
+class UnknownMethods(grpc.GenericRpcHandler):
+    """Answers what no service has; added last. gRPC would do so too, but without a line."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """A handler that refuses."""
+        method = handler_call_details.method
+
+        async def refuse(requests: object, context: Any) -> None:
+            started = time.perf_counter()
+            METHOD.set(method[:_LONGEST_ID])
+            code, text = grpc.StatusCode.UNIMPLEMENTED, "there is no such method"
+            _log_failure(code, text, requests, heard(context), started)
+            self._calls.ended("unknown", code.name, started)
+            await context.abort(code, text, self._calls.metadata)
+
+        # Any number of messages either way: it does not wait for the first.
+        return grpc.stream_stream_rpc_method_handler(refuse)

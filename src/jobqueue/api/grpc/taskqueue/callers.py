@@ -1,0 +1,162 @@
+"""Who may call which method: the caller-to-method matrix, kept by the service that is called.
+
+A service says who it is in the metadata of each call; one that shows a certificate is who the
+certificate says. Whoever says nothing is a client from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobqueue.api.grpc.door import certificate_name
+from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as internal
+from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
+from jobqueue.core.errors import InvalidArgument, PermissionDenied
+from jobqueue.services.model import Actor
+
+CALLER = "tq-caller"
+REQUEST_ID = "tq-request-id"
+PURPOSE = "tq-purpose"
+INCARNATION = "tq-incarnation"
+
+RESCUE = "rescue"
+MAX_REQUEST_ID_LENGTH = 128
+_SHOWN = 80
+_ACTORS: Mapping[str, Actor] = {actor.value: actor for actor in Actor}
+
+
+class CallerRefused(PermissionDenied):
+    """The matrix does not have this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What came with a call beside the request."""
+
+    said: tuple[str, ...] = ()  # who the caller says it is
+    certificate: str = ""  # who its certificate says it is
+    request_id: str = ""
+    purpose: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the caller, for the log."""
+        return (self.certificate or ",".join(self.said) or Actor.CLIENT)[:_SHOWN]
+
+    def actor(self) -> Actor:
+        """Who calls, or CallerRefused."""
+        if len(self.said) > 1:
+            raise CallerRefused(f"{CALLER} was given {len(self.said)} times")
+        said = self.said[0] if self.said else ""
+        if self.certificate:
+            known = _ACTORS.get(self.certificate, Actor.CLIENT)
+            if said and said not in (self.certificate, known):
+                raise CallerRefused(
+                    f"{CALLER} is {said[:_SHOWN]!r}, the certificate is {self.name!r}'s"
+                )
+            return known
+        if not said:
+            return Actor.CLIENT
+        if said not in _ACTORS:
+            raise CallerRefused(
+                f"{CALLER} is {said[:_SHOWN]!r}, which is none of: {', '.join(_ACTORS)}"
+            )
+        return _ACTORS[said]
+
+    def check(self) -> None:
+        """InvalidArgument for what cannot be kept."""
+        if len(self.request_id) > MAX_REQUEST_ID_LENGTH:
+            raise InvalidArgument(REQUEST_ID, f"at most {MAX_REQUEST_ID_LENGTH} characters")
+
+
+def heard(context: Any) -> Call:
+    """Read what came with a call."""
+    said: list[str] = []
+    request_id = purpose = ""
+    for name, value in context.invocation_metadata() or ():
+        if name == CALLER:
+            said.append(value)
+        elif name == REQUEST_ID:
+            request_id = value
+        elif name == PURPOSE:
+            purpose = value
+    return Call(tuple(said), certificate_name(context.auth_context()), request_id, purpose)
+
+
+# -- the matrix ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """A call that is allowed under a condition. What is malformed passes: it fails by itself."""
+
+    when: str
+    holds: Callable[[Any, Call], bool]
+
+
+def _is_rescue(request: internal.EnqueueJobRequest, call: Call) -> bool:
+    return call.purpose == RESCUE
+
+
+def _is_canceled_envelope(request: internal.StoreResultRequest, call: Call) -> bool:
+    return request.terminal_status not in (public.DONE, public.FAILED)
+
+
+def _is_queued_cancel(request: internal.TransitionJobStatusRequest, call: Call) -> bool:
+    before, after = request.expected_from_status, request.to_status
+    known = public.JobStatus.values()[1:]
+    if before not in known or after not in known:
+        return True
+    return (before, after) == (public.QUEUED, public.CANCELED)
+
+
+_ALWAYS = Only("always", lambda request, call: True)
+
+# The document's table. It gives the Coordinator no EnqueueJob, but a rescue that needs one.
+MATRIX: Mapping[Actor, Mapping[str, Only]] = {
+    Actor.CLIENT: {
+        "SubmitJob": _ALWAYS,
+        "GetJobStatus": _ALWAYS,
+        "GetJobResult": _ALWAYS,
+        "CancelJob": _ALWAYS,
+        "ListJobs": _ALWAYS,
+    },
+    Actor.GATEWAY: {
+        "CreateJob": _ALWAYS,
+        "DeleteJobIfStatus": _ALWAYS,
+        "GetJobRecord": _ALWAYS,
+        "ListJobRecords": _ALWAYS,
+        "SetCancelRequested": _ALWAYS,
+        "TransitionJobStatus": Only("for QUEUED -> CANCELED", _is_queued_cancel),
+        "EnqueueJob": _ALWAYS,
+        "RemoveJobIfPresent": _ALWAYS,
+        "GetResult": _ALWAYS,
+        "StoreResult": Only("with terminal_status CANCELED", _is_canceled_envelope),
+    },
+    Actor.COORDINATOR: {
+        "DequeueJob": _ALWAYS,
+        "RemoveJobIfPresent": _ALWAYS,
+        "EnqueueJob": Only(f"with {PURPOSE}: {RESCUE}", _is_rescue),
+        "TransitionJobStatus": _ALWAYS,
+        "GetJobRecord": _ALWAYS,
+        "StoreResult": _ALWAYS,
+    },
+    Actor.WORKER: {
+        "WorkerHeartbeat": _ALWAYS,
+        "FetchWork": _ALWAYS,
+        "ReportWorkOutcome": _ALWAYS,
+    },
+}
+
+
+def admit(method: str, request: object, call: Call) -> Actor:
+    """Who calls; CallerRefused unless the matrix has the call."""
+    actor = call.actor()
+    allowed = MATRIX[actor].get(method)
+    if allowed is None:
+        raise CallerRefused(f"{method} is not for the {actor}")
+    if not allowed.holds(request, call):
+        raise CallerRefused(f"{method} is for the {actor} only {allowed.when}")
+    return actor

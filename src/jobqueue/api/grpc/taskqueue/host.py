@@ -1,0 +1,114 @@
+"""One process's server: the services that were added to it, and the standard health service."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from jobqueue.access.tls import ServerTls
+from jobqueue.api.grpc.calls import Calls, OnCall
+from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES, server_options
+from jobqueue.api.grpc.listening import bind
+from jobqueue.api.grpc.pb import taskqueue_internal_pb2_grpc as internal_grpc
+from jobqueue.api.grpc.pb import taskqueue_public_pb2_grpc as public_grpc
+from jobqueue.api.grpc.taskqueue.answering import UnknownMethods
+from jobqueue.api.grpc.taskqueue.callers import INCARNATION
+from jobqueue.api.grpc.taskqueue.coordinator_servicer import CoordinatorServicer
+from jobqueue.api.grpc.taskqueue.job_servicer import JobServicer
+from jobqueue.api.grpc.taskqueue.public_servicer import PublicServicer
+from jobqueue.api.grpc.taskqueue.queue_servicer import QueueServicer
+from jobqueue.api.grpc.taskqueue.result_servicer import ResultServicer
+from jobqueue.core.errors import Unavailable
+from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, TaskQueue
+
+
+class ServiceHost:
+    """Serves what was added before ``start``. ``stop`` may be called twice, or before it."""
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        tls: ServerTls | None = None,
+        on_call: OnCall | None = None,
+        max_message_bytes: int = MIN_RECEIVE_BYTES,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        """``service`` is its name in messages to people."""
+        self._service = service
+        self._tls = tls
+        self._max_message_bytes = max_message_bytes
+        self._interceptors = interceptors
+        # Of this start: whoever sees another one knows that what was in memory is gone.
+        self.incarnation = uuid.uuid4().hex
+        self._calls = Calls(on_call, metadata=((INCARNATION, self.incarnation),))
+        self._health = health.aio.HealthServicer()
+        self._adders: dict[str, Callable[[grpc.aio.Server], None]] = {}
+        self._server: grpc.aio.Server | None = None
+
+    def add_public(self, backend: TaskQueue) -> None:
+        """What clients call."""
+        servicer = PublicServicer(backend, self._calls)
+        self._adders[servicer.SERVICE] = lambda server: (
+            public_grpc.add_TaskQueuePublicServiceServicer_to_server(servicer, server)
+        )
+
+    def add_jobs(self, jobs: Jobs) -> None:
+        """The owner of the status."""
+        servicer = JobServicer(jobs, self._calls)
+        self._adders[servicer.SERVICE] = lambda server: (
+            internal_grpc.add_JobInternalServiceServicer_to_server(servicer, server)
+        )
+
+    def add_queue(self, queue: Queue) -> None:
+        """The owner of the order."""
+        servicer = QueueServicer(queue, self._calls)
+        self._adders[servicer.SERVICE] = lambda server: (
+            internal_grpc.add_QueueInternalServiceServicer_to_server(servicer, server)
+        )
+
+    def add_results(self, results: Results) -> None:
+        """The owner of the outputs."""
+        servicer = ResultServicer(results, self._calls)
+        self._adders[servicer.SERVICE] = lambda server: (
+            internal_grpc.add_ResultInternalServiceServicer_to_server(servicer, server)
+        )
+
+    def add_coordination(self, coordination: Coordination) -> None:
+        """What workers call."""
+        servicer = CoordinatorServicer(coordination, self._calls)
+        self._adders[servicer.SERVICE] = lambda server: (
+            internal_grpc.add_CoordinatorInternalServiceServicer_to_server(servicer, server)
+        )
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port bound (0 asks for any free one). Unavailable: it is taken."""
+        server = grpc.aio.server(
+            interceptors=self._interceptors, options=server_options(self._max_message_bytes)
+        )
+        for add in self._adders.values():
+            add(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        server.add_generic_rpc_handlers((UnknownMethods(self._calls),))
+        try:
+            bound = bind(server, host, port, self._tls)
+        except Unavailable as error:
+            raise Unavailable(f"the {self._service} service: {error.message}") from None
+        await server.start()
+        self._server = server
+        serving = health_pb2.HealthCheckResponse.SERVING
+        for name in ("", *self._adders):
+            await self._health.set(name, serving)
+        return bound
+
+    async def stop(self, grace: float) -> None:
+        """Refuse new calls, let those under way end within ``grace`` seconds, cut off the rest."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        await self._health.enter_graceful_shutdown()
+        self._calls.begin_stop()
+        await server.stop(grace)

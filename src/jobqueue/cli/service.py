@@ -1,0 +1,125 @@
+"""``jq-service``: one command for each service of the task queue document's two designs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from jobqueue import logs
+from jobqueue.cli.display import print_json, print_table
+from jobqueue.cli.program import VersionOption, examples, run_program, run_service
+from jobqueue.cli.session import Format, OutputOption
+from jobqueue.topology.taskqueue import catalogue
+from jobqueue.topology.taskqueue.catalogue import SERVICES, Service
+from jobqueue.topology.taskqueue.environment import Values, Variable
+
+log = logging.getLogger("jobqueue.services")
+PROGRAM = "jq-service"
+FIELDS = ("method", "event")  # on every line, beside those that all programs have
+
+_EXAMPLES = {
+    "gateway": "JOB_SERVICE_ADDR=job:50052 QUEUE_SERVICE_ADDR=queue:50053"
+    " RESULT_SERVICE_ADDR=result:50055 jq-service gateway",
+    "coordinator": "JOB_SERVICE_ADDR=job:50052 QUEUE_SERVICE_ADDR=queue:50053"
+    " RESULT_SERVICE_ADDR=result:50055 jq-service coordinator",
+    "worker": "COORDINATOR_ADDR=coordinator:50054 WORKER_SLOTS=6 jq-service worker",
+    "node": "NODES=node-0:50051,node-1:50051 NODE_INDEX=0 jq-service node",
+}
+
+app = typer.Typer(
+    name=PROGRAM,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    add_completion=False,
+    epilog=examples(
+        "jq-service job",
+        _EXAMPLES["worker"],
+        "jq-service gateway --check --output json",
+        "jq-ctl up microservices",
+    ),
+)
+
+CheckOption = Annotated[
+    bool, typer.Option("--check", help="Print what the environment says, and exit.")
+]
+
+
+@app.callback()
+def services(version: VersionOption = False) -> None:
+    """Run one service of the task queue: six of them make a system, or several equal nodes.
+
+    Each is told by environment variables what it has to know, and writes JSON Lines. SIGTERM
+    ends it: it takes no more calls, and finishes what is under way.
+    """
+
+
+def _command(service: Service) -> Callable[..., int]:
+    def serve(check: CheckOption = False, output: OutputOption = None) -> int:
+        values = service.read(os.environ)
+        if check:
+            _print(values, as_json=output is Format.JSON)
+            return 0
+        level, form = values[catalogue.LOG_LEVEL], values[catalogue.LOG_FORMAT]
+        logs.configure(service.name, level, form, always=FIELDS)
+        return run_service(lambda stop: _run(service, values, stop), log)
+
+    return serve
+
+
+async def _run(service: Service, values: Values, stop: asyncio.Event) -> int:
+    from jobqueue.topology.taskqueue.links import DIRECT
+    from jobqueue.topology.taskqueue.programs import PROGRAMS  # gRPC: not for --help
+
+    async with PROGRAMS[service.name](values, DIRECT):
+        await stop.wait()
+    return 0
+
+
+def _print(values: Values, *, as_json: bool) -> None:
+    if as_json:
+        print_json(dict(values))
+    else:
+        print_table(("VARIABLE", "VALUE"), [list(pair) for pair in values], "")
+
+
+def _epilog(service: Service) -> str:
+    lines = ["[bold]Environment[/bold]", *(escape(_line(one)) for one in service.all_variables)]
+    shown = _EXAMPLES.get(service.name, f"{PROGRAM} {service.name}")
+    return "\n\n".join([*lines, examples(shown, f"{PROGRAM} {service.name} --check")])
+
+
+def _line(variable: Variable[object]) -> str:
+    return f"  {variable.name} ({said_default(variable)}): {variable.meaning}"
+
+
+def said_default(variable: Variable[object]) -> str:
+    """Whether it must be given, and what counts otherwise."""
+    if variable.required:
+        return "required"
+    return f"default {variable.default or variable.fallback}"
+
+
+for _service in SERVICES.values():
+    app.command(_service.name, help=_service.about, epilog=_epilog(_service))(_command(_service))
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit status."""
+    return run_program(app, PROGRAM, argv)
+
+
+def main() -> None:
+    """The entry point."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What every service does when it starts and ends: listen, say so, and say what is lost."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from jobqueue.api.grpc.taskqueue.host import ServiceHost
+from jobqueue.services import journal
+from jobqueue.topology.taskqueue import catalogue
+from jobqueue.topology.taskqueue.catalogue import Service
+from jobqueue.topology.taskqueue.environment import Values
+
+_NOT_DURABLE = "NOT DURABLE: what it holds is lost when this process ends"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A service that is ready. ``address`` is empty where nobody calls."""
+
+    service: str
+    address: str = ""
+
+
+@asynccontextmanager
+async def listening(
+    service: Service, values: Values, serve: Callable[[ServiceHost], None], *, durable: bool
+) -> AsyncIterator[Running]:
+    """Take calls; on the way out take no more, and let those under way end."""
+    assert service.port is not None
+    bind = values[catalogue.BIND_HOST]
+    tls = catalogue.server_tls(values)
+    host = ServiceHost(service.name, tls=tls)
+    serve(host)
+    port = await host.start(bind, values[service.port])
+    journal.note(
+        "ready",
+        f"ready: {service.serves} on port {port}" + ("" if durable else f"; {_NOT_DURABLE}"),
+        host=bind,
+        port=port,
+        tls=tls is not None,
+    )
+    try:
+        yield Running(service.name, f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}")
+    finally:
+        began = time.monotonic()
+        await host.stop(grace(values))
+        journal.note("stopped", "takes no more calls", seconds=round(time.monotonic() - began, 3))
+
+
+def grace(values: Values) -> float:
+    """Seconds for what is under way when the process is told to end."""
+    return values[catalogue.SHUTDOWN_TIMEOUT_MS] / 1000
+
+
+def worker_name(values: Values) -> str:
+    """Of the worker in this process."""
+    return values[catalogue.WORKER_ID] or socket.gethostname()
+
+
+def tell_lost(**counts: int) -> None:
+    """Say what ends with this process, if there is anything."""
+    if any(counts.values()):
+        held = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+        journal.note(
+            journal.STATE_LOST,
+            f"kept in memory, and lost with this process: {held}",
+            level=logging.WARNING,
+            **counts,
+        )
