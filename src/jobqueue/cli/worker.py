@@ -19,6 +19,7 @@ from jobqueue.cli.program import VersionOption, examples, run_program, run_servi
 from jobqueue.cli.setting_flags import SetOption, parse_sets
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.services import engine_job
 from jobqueue.topology import security
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def work(
     for warning in loaded.warnings:
         log.warning(warning)
     chosen_url = url or _url(loaded, user_app)
-    chosen_queues = _queues(loaded, user_app)
+    chosen_queues = _queues(loaded, user_app, command)
     credentials = security.credentials(settings, os.environ.get("JQ_API_KEY"))
     if credentials is None and user_app is not None and chosen_url == user_app.url:
         credentials = user_app.credentials
@@ -167,10 +168,21 @@ def _url(loaded: config.Loaded, user_app: JobQueue | None) -> str:
     return given if "://" in given else f"grpc://{given}"
 
 
-def _queues(loaded: config.Loaded, user_app: JobQueue | None) -> Sequence[str]:
-    if "worker.queues" not in loaded.sources and user_app is not None:
-        return user_app.registry.queues()
-    return loaded.settings.worker.queues
+def _queues(
+    loaded: config.Loaded, user_app: JobQueue | None, command: list[str] | None
+) -> Sequence[str]:
+    """Those that were named; else the application's, and those of jobs that every worker knows.
+
+    A program of the user's knows nothing but its own jobs.
+    """
+    from jobqueue.topology import options
+
+    named = "worker.queues" in loaded.sources
+    if named or command:
+        return loaded.settings.worker.queues
+    if user_app is not None:
+        return (*user_app.registry.queues(), engine_job.QUEUE)
+    return options.queues(loaded.settings)
 
 
 async def _run(worker: RemoteWorker, stop: asyncio.Event) -> int:

@@ -20,6 +20,7 @@ from jobqueue.core.job import (
     QueueSpec,
     QueueStats,
     SubmitResult,
+    TimeQuery,
     Transition,
     Worker,
     WorkerInfo,
@@ -56,6 +57,14 @@ class ClientApi(Protocol):
 
     def watch(self, job_id: str) -> AsyncIterator[Event]:
         """A job's transitions, past ones first, then as they happen, until it is terminal."""
+        ...
+
+
+class TimelineApi(Protocol):
+    """What a face calls whose pages count from the first job; only a server has it."""
+
+    async def list_by_time(self, query: TimeQuery) -> list[Job]:
+        """Jobs by their time of creation, without their results."""
         ...
 
 

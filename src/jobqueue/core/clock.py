@@ -14,6 +14,11 @@ class Clock(Protocol):
         ...
 
 
+def milliseconds(at: float) -> int:
+    """A time as faces that count in milliseconds show it, and as stores sort by it."""
+    return int(at * 1000)
+
+
 class SystemClock:
     """The machine's wall clock."""
 

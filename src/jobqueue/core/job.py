@@ -430,6 +430,22 @@ class JobQuery:
     page_token: str = ""
 
 
+@dataclass(slots=True, kw_only=True)
+class TimeQuery:
+    """Which jobs to list by the millisecond of their creation; within one, by id, ascending.
+
+    For readers that count what they have seen. Pages shift when jobs come or go in between.
+    """
+
+    queue: str
+    type: str
+    states: tuple[State, ...] = ()  # none: all
+    cancelled: bool | None = None  # of dead letters: those that were cancelled, or the others
+    ascending: bool = False
+    offset: int = 0
+    limit: int = 20
+
+
 @dataclass(slots=True)
 class Page:
     """One page of jobs; an empty token says it is the last."""

@@ -25,6 +25,7 @@ from jobqueue.core.job import (
     Queue,
     QueueStats,
     SubmitResult,
+    TimeQuery,
     Transition,
     Worker,
     WorkerInfo,
@@ -208,6 +209,10 @@ class Store(Protocol):
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """Read a page of jobs, newest first."""
+        ...
+
+    async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
+        """Read a page of jobs by their time of creation. Results are left out: they are large."""
         ...
 
     async def history(self, job_id: str) -> list[Event]:

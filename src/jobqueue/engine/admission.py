@@ -6,7 +6,15 @@ import math
 import re
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import MAX_PAGE, MAX_PRIORITY, JobQuery, JobSpec, Queue, WorkerInfo
+from jobqueue.core.job import (
+    MAX_PAGE,
+    MAX_PRIORITY,
+    JobQuery,
+    JobSpec,
+    Queue,
+    TimeQuery,
+    WorkerInfo,
+)
 from jobqueue.core.retry import profile
 from jobqueue.core.store import ALL_QUEUES
 
@@ -19,6 +27,7 @@ MAX_LABELS = 32
 MAX_LABEL_LENGTH = 255
 MAX_CONCURRENCY = 100_000
 MAX_CAPACITY = 1_000_000_000_000
+MAX_OFFSET = 10**18
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
 
@@ -112,6 +121,15 @@ def check_query(query: JobQuery) -> None:
         raise InvalidArgument("limit", f"must be 1 to {MAX_PAGE}")
     if query.queue is not None:
         _check_name("queue", query.queue)
+
+
+def check_time_query(query: TimeQuery) -> None:
+    """The same, and an offset that a store can count to."""
+    if not 1 <= query.limit <= MAX_PAGE:
+        raise InvalidArgument("limit", f"must be 1 to {MAX_PAGE}")
+    if not 0 <= query.offset <= MAX_OFFSET:
+        raise InvalidArgument("offset", f"must be 0 to {MAX_OFFSET}")
+    _check_name("queue", query.queue)
 
 
 def write_page_token(seq: int) -> str:

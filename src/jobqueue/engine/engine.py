@@ -29,6 +29,7 @@ from jobqueue.core.job import (
     Pulse,
     SubmitResult,
     SubmitStatus,
+    TimeQuery,
     Transition,
     WorkerInfo,
     WorkerStatus,
@@ -269,6 +270,11 @@ class Engine(OperatorCalls):
         if len(jobs) <= query.limit:
             return Page(jobs)
         return Page(jobs[:-1], admission.write_page_token(jobs[-2].seq))
+
+    async def list_by_time(self, query: TimeQuery) -> list[Job]:
+        """See ``TimelineApi.list_by_time``."""
+        admission.check_time_query(query)
+        return await self._store.list_by_time(query)
 
     async def history(self, job_id: str) -> list[Event]:
         """See ``ClientApi.history``."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 
+from jobqueue.access.limits import Submit
 from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http.face import HttpFace
@@ -17,6 +18,7 @@ from jobqueue.core.store import ALL_QUEUES
 from jobqueue.engine.engine import Engine
 from jobqueue.metrics import Metrics
 from jobqueue.redaction import redact
+from jobqueue.services.on_engine import EngineTaskQueue
 from jobqueue.topology import options, security
 from jobqueue.topology.connect import create_store
 from jobqueue.worker.registry import Registry
@@ -80,7 +82,7 @@ class Embedded:
                 options.worker(
                     settings,
                     id=options.pool_id(settings),
-                    queues=settings.worker.queues,
+                    queues=options.queues(settings),
                     shutdown_timeout=settings.server.shutdown_timeout,
                     fallback=not settings.worker.app,  # it knows the built-in tasks alone
                 ),
@@ -102,6 +104,7 @@ class Embedded:
         if settings.grpc.enabled:
             self._grpc = GrpcFace(
                 engine,
+                taskqueue=EngineTaskQueue(engine, submit=self._submit()),
                 max_message_bytes=settings.queue.max_payload_bytes + MESSAGE_MARGIN,
                 reflection=settings.grpc.reflection,
                 on_call=self.metrics.on_call,
@@ -113,6 +116,10 @@ class Embedded:
             self.grpc_target = _joined(settings.grpc.host, port)
         self._periodic.start()
         self._say_ready()
+
+    def _submit(self) -> Submit:
+        engine, limiter = self._engine, self._limiter
+        return engine.submit if limiter is None else limiter.around(engine.submit)
 
     async def _create_queues(self) -> None:
         """The pool's queues and those that the tasks declare must exist to be served."""
@@ -138,7 +145,7 @@ class Embedded:
                 "durable": store.durable,
                 "redis": redact(settings.redis.url),
                 "concurrency": options.pool_concurrency(settings),
-                "queues": settings.worker.queues,
+                "queues": list(options.queues(settings)),
                 "tls": self._tls is not None,
                 "authentication": self._access.required,
             },

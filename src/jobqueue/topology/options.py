@@ -19,6 +19,7 @@ from jobqueue.core.observer import Observer
 from jobqueue.core.store import Rules
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.metrics import Figures, Metrics
+from jobqueue.services import engine_job
 from jobqueue.topology.connect import create_locks, parse_url, with_password
 from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
@@ -55,6 +56,14 @@ def pool_concurrency(settings: Settings) -> int:
     asked = bool(worker.app) or "concurrency" in worker.model_fields_set
     shared = parse_url(settings.db.url, "db.url").scheme == "postgresql"
     return 0 if shared and not asked else worker.concurrency
+
+
+def queues(settings: Settings) -> tuple[str, ...]:
+    """What a pool or worker takes from. Who names queues gets those, and nothing else; without
+    that the jobs of taskqueue.v1 are run beside those of ``default``."""
+    worker = settings.worker
+    named = "queues" in worker.model_fields_set
+    return tuple(worker.queues) if named else (*worker.queues, engine_job.QUEUE)
 
 
 def queue(settings: Settings, name: str = DEFAULT_QUEUE) -> Queue:

@@ -6,7 +6,9 @@ import asyncio
 from typing import Any
 
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.services import engine_job, simulation
 from jobqueue.worker.context import Context
+from jobqueue.worker.outcomes import PlainFailure
 from jobqueue.worker.task import TaskDefinition, define
 
 MAX_SIMULATED_BYTES = 16 * 1024 * 1024
@@ -46,6 +48,30 @@ async def simulate(work_duration_ms: int = 0, payload_size_bytes: int = 0) -> di
     return {"work_duration_ms": work_duration_ms, "output": "x" * payload_size_bytes}
 
 
+async def run_taskqueue_job(payload: bytes, ctx: Context) -> bytes:
+    """Execute a job of ``taskqueue.v1`` as its own services do.
+
+    A cancel does not interrupt it there, so it does not here: the job takes its time, and then it
+    is cancelled. What ends the worker, or comes a second time, does.
+    """
+    work = asyncio.ensure_future(simulation.simulate(engine_job.to_spec(payload)))
+    try:
+        try:
+            made = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not ctx.cancelled or ctx.remaining() == 0.0:
+                raise
+            made = await work
+    except simulation.WorkFailed as failure:
+        raise PlainFailure(str(failure)) from None
+    finally:
+        work.cancel()
+    return made.output
+
+
 def definitions() -> list[TaskDefinition]:
     """The built-in tasks."""
-    return [define(fn) for fn in (echo, sleep, fail, simulate)]
+    return [
+        *(define(fn) for fn in (echo, sleep, fail, simulate)),
+        define(run_taskqueue_job, name=engine_job.TYPE),
+    ]

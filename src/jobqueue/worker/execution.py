@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Assignment, Transition
 from jobqueue.worker.context import Context
-from jobqueue.worker.outcomes import Abort, RetryLater, UnknownTask
+from jobqueue.worker.outcomes import Abort, PlainFailure, RetryLater, UnknownTask
 from jobqueue.worker.task import TaskDefinition
 
 MAX_ERROR_BYTES = 8 * 1024
@@ -206,6 +206,8 @@ def describe(error: BaseException) -> str:
         message = str(error)
     except Exception:
         message = "(its message cannot be shown)"
+    if isinstance(error, PlainFailure):
+        return bounded(message, _MAX_MESSAGE_BYTES)
     kind = type(error).__qualname__
     head = bounded(f"{kind}: {message}" if message else kind, _MAX_MESSAGE_BYTES)
     if isinstance(error, Abort | RetryLater | UnknownTask | InvalidArgument):

@@ -15,6 +15,10 @@ class Abort(Exception):
     """The job cannot succeed: do not try again."""
 
 
+class PlainFailure(Abort):
+    """Like ``Abort``, but the job's error is this text alone, without the kind of the error."""
+
+
 class JobCancelled(Exception):
     """Raised by ``Context.raise_if_cancelled``: the handler stops because it was asked to."""
 

@@ -1,4 +1,4 @@
-"""The gRPC face: the three services over a backend, health, and reflection on request."""
+"""The gRPC face: the services over a backend, health, and reflection on request."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from jobqueue.api.grpc.client_servicer import ClientServicer
 from jobqueue.api.grpc.door import Door
 from jobqueue.api.grpc.listening import bind
 from jobqueue.api.grpc.operator_servicer import OperatorServicer
+from jobqueue.api.grpc.pb import taskqueue_public_pb2_grpc
 from jobqueue.api.grpc.pb.jq.v1 import (
     client_pb2,
     client_pb2_grpc,
@@ -32,8 +33,10 @@ from jobqueue.api.grpc.pb.jq.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from jobqueue.api.grpc.taskqueue.public_servicer import PublicServicer
 from jobqueue.api.grpc.worker_servicer import WorkerServicer
 from jobqueue.core.api import Backend
+from jobqueue.services.protocols import TaskQueue
 
 log = logging.getLogger("jobqueue.grpc")
 
@@ -54,6 +57,7 @@ class GrpcFace:
         self,
         backend: Backend,
         *,
+        taskqueue: TaskQueue | None = None,
         max_message_bytes: int = MIB + MESSAGE_MARGIN,
         reflection: bool = False,
         on_call: OnCall | None = None,
@@ -61,9 +65,14 @@ class GrpcFace:
         limiter: Limiter | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        """``max_message_bytes`` should be the payload limit plus ``MESSAGE_MARGIN``."""
+        """``max_message_bytes`` should be the payload limit plus ``MESSAGE_MARGIN``.
+
+        With a ``taskqueue``, taskqueue.v1 is served beside jq.v1.
+        """
         access = access or Access()
         self._backend = backend
+        self._taskqueue = taskqueue
+        self._services = SERVICES if taskqueue is None else (*SERVICES, PublicServicer.SERVICE)
         self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
         self._reflection = reflection
         self._calls = Calls(on_call)
@@ -91,9 +100,13 @@ class GrpcFace:
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(
             WorkerServicer(self._backend, calls, welcome), server
         )
+        if self._taskqueue is not None:
+            taskqueue_public_pb2_grpc.add_TaskQueuePublicServiceServicer_to_server(
+                PublicServicer(self._taskqueue, calls), server
+            )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._reflection:
-            names = (*SERVICES, health.SERVICE_NAME, reflection_service.SERVICE_NAME)
+            names = (*self._services, health.SERVICE_NAME, reflection_service.SERVICE_NAME)
             reflection_service.enable_server_reflection(names, server)
         bound = bind(server, host, port, self._tls)
         await server.start()
@@ -108,7 +121,7 @@ class GrpcFace:
         """What the health service answers."""
         values = health_pb2.HealthCheckResponse
         status = values.SERVING if serving else values.NOT_SERVING
-        for name in ("", *SERVICES):
+        for name in ("", *self._services):
             await self._health.set(name, status)
 
     async def stop(self, grace: float = 5.0) -> None:

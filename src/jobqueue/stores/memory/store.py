@@ -23,6 +23,7 @@ from jobqueue.core.job import (
     QueueStats,
     Refusal,
     SubmitResult,
+    TimeQuery,
     Transition,
     Worker,
     WorkerInfo,
@@ -43,6 +44,7 @@ from jobqueue.core.store import (
     Term,
     TermEnded,
 )
+from jobqueue.stores.memory.by_time import by_time
 from jobqueue.stores.memory.keys import Keys
 from jobqueue.stores.memory.records import Entry, Home, Log, Record, event_of, held_of, job_of
 from jobqueue.stores.memory.roster import Roster
@@ -68,6 +70,7 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._observer = observer or Deaf()
         self._seq = itertools.count(1)
+        self._latest = 0.0  # time of creation: never earlier than the one before
         self._jobs: dict[str, Record] = {}
         self._by_seq: dict[int, Record] = {}
         self._queues: dict[str, Home] = {}
@@ -179,7 +182,7 @@ class MemoryStore:
         record.spec = spec
         record.home = queue
         record.ready = not delayed
-        record.created_at = now
+        record.created_at = self._latest = max(self._latest, now)
         record.ttl = ttl
         record.events = []
         self._jobs[job.id] = self._by_seq[record.seq] = record
@@ -394,6 +397,11 @@ class MemoryStore:
             if len(found) == wanted.limit:
                 break
         return found
+
+    async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
+        """See ``Store.list_by_time``."""
+        records = self._by_seq.values()  # a later number, a later time
+        return by_time(records if wanted.ascending else reversed(records), wanted)
 
     async def history(self, job_id: str) -> list[Event]:
         """See ``Store.history``."""

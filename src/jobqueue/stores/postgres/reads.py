@@ -42,7 +42,7 @@ async def get(db: Any, job_id: str) -> Job | None:
     if seq is None:
         return None
     row = await db.fetchrow(f"{SQL['job_columns']}{_JOBS} WHERE r.seq = $1", seq)
-    return None if row is None else _job(row)
+    return None if row is None else job_row(row)
 
 
 async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:
@@ -87,7 +87,7 @@ async def _select(db: Any, source: str, side: str, wanted: JobFilter, condition:
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     values.append(wanted.limit)
     sql = f"{SQL['job_columns']}{source}{where} ORDER BY {side}.seq DESC LIMIT ${len(values)}"
-    return [_job(row) for row in await db.fetch(sql, *values)]
+    return [job_row(row) for row in await db.fetch(sql, *values)]
 
 
 async def history(db: Any, job_id: str) -> list[Event]:
@@ -130,7 +130,8 @@ def held_row(row: Any) -> Held:
     return Held(seq, lease, worker, STATES[state], cancel)
 
 
-def _job(row: Any) -> Job:
+def job_row(row: Any) -> Job:
+    """A job from its columns."""
     (job_id, seq, queue, kind, payload, priority, max_retries, state, version, attempt,
      retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels, worker,
      cancel, started_at, completed_at, next_retry_at, result, error, reason) = row  # fmt: skip

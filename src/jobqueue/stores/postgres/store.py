@@ -27,6 +27,7 @@ from jobqueue.core.job import (
     Pulse,
     Queue,
     QueueStats,
+    TimeQuery,
     Transition,
     Worker,
     WorkerInfo,
@@ -48,6 +49,7 @@ from jobqueue.core.store import (
 )
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.applying import Applying
+from jobqueue.stores.postgres.by_time import list_by_time
 from jobqueue.stores.postgres.claiming import Board, Claiming, Home
 from jobqueue.stores.postgres.connections import FIXED_PLANS, READING, Connections
 from jobqueue.stores.postgres.following import events_after
@@ -488,6 +490,10 @@ class PostgresStore:
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         return await self._read("list_jobs", lambda db: reads.list_jobs(db, wanted))
+
+    async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
+        """See ``Store.list_by_time``."""
+        return await self._read("list_by_time", lambda db: list_by_time(db, wanted))
 
     async def history(self, job_id: str) -> list[Event]:
         """See ``Store.history``."""

@@ -31,7 +31,7 @@ def get(connection: sqlite3.Connection, job_id: str) -> Job | None:
     """One job by its id."""
     sql = f"{SQL['job_columns']}{_JOBS} WHERE r.id = ?"
     row = connection.execute(sql, (id_to_bytes(job_id),)).fetchone()
-    return None if row is None else _job(row)
+    return None if row is None else job_row(row)
 
 
 def list_jobs(connection: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
@@ -68,7 +68,7 @@ def _select(
         values.append(wanted.before_seq)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     sql = f"{SQL['job_columns']}{source}{where} ORDER BY {seq} DESC LIMIT ?"
-    return [_job(row) for row in connection.execute(sql, (*values, wanted.limit))]
+    return [job_row(row) for row in connection.execute(sql, (*values, wanted.limit))]
 
 
 def history(connection: sqlite3.Connection, job_id: str) -> list[Event]:
@@ -105,7 +105,8 @@ def held_row(row: Row) -> Held:
     return Held(seq, lease, worker, State(state), bool(cancel))
 
 
-def _job(row: Row) -> Job:
+def job_row(row: Row) -> Job:
+    """A job from its columns."""
     (raw_id, seq, queue, kind, payload, priority, max_retries, state, version, attempt,
      retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels, worker,
      cancel, started_at, completed_at, next_retry_at, result, error, reason) = row  # fmt: skip

@@ -28,6 +28,7 @@ from jobqueue.core.job import (
     Pulse,
     Queue,
     QueueStats,
+    TimeQuery,
     Transition,
     Worker,
     WorkerInfo,
@@ -47,6 +48,7 @@ from jobqueue.core.store import (
     TermEnded,
 )
 from jobqueue.stores.sqlite import leadership, reads, writes
+from jobqueue.stores.sqlite.by_time import list_by_time
 from jobqueue.stores.sqlite.connection import BUSY_TIMEOUT, connect, prepare
 from jobqueue.stores.sqlite.statements import SQL
 from jobqueue.stores.sqlite.threads import Readers, Work, Writer
@@ -271,6 +273,10 @@ class SqliteStore:
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         return await self._read("list_jobs", lambda db: reads.list_jobs(db, wanted))
+
+    async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
+        """See ``Store.list_by_time``."""
+        return await self._read("list_by_time", lambda db: list_by_time(db, wanted))
 
     async def history(self, job_id: str) -> list[Event]:
         """See ``Store.history``."""

@@ -1,0 +1,215 @@
+"""The task queue over the engine: what the other topologies do with services, a store does here.
+
+A job that waits for a worker, has been handed to one, or waits for another try is QUEUED; the
+engine's own words for the rest are in ``core.lifecycle``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from jobqueue.core.api import ClientApi, OperatorApi, TimelineApi
+from jobqueue.core.clock import Clock, SystemClock, milliseconds
+from jobqueue.core.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    KeyConflict,
+    NotFound,
+    Unavailable,
+)
+from jobqueue.core.job import Job, JobSpec, QueueSpec, SubmitResult, TimeQuery
+from jobqueue.core.lifecycle import State, project
+from jobqueue.services import journal
+from jobqueue.services.coordinator import CANCELED_RUNNING, MAX_SUMMARY
+from jobqueue.services.engine_job import QUEUE, TYPE, to_job, to_spec
+from jobqueue.services.gateway import CANCELED_QUEUED
+from jobqueue.services.model import (
+    Canceled,
+    Envelope,
+    Listing,
+    Page,
+    Record,
+    Sort,
+    Spec,
+    Status,
+    Submitted,
+    Summary,
+    checksum,
+)
+from jobqueue.services.requests import check_key, check_reason, check_spec
+from jobqueue.services.simulation import done_summary
+
+_VIEW = "taskqueue"
+_MAX_RUNTIME_MS = 2**32 - 1  # what its field holds
+_DEAD = frozenset({Status.FAILED, Status.CANCELED})  # both are dead letters to the engine
+
+
+class EngineApi(ClientApi, TimelineApi, OperatorApi, Protocol):
+    """What is needed of an engine."""
+
+
+Submit = Callable[[Sequence[JobSpec]], Awaitable[list[SubmitResult]]]
+
+
+class EngineTaskQueue:
+    """Implements ``TaskQueue``. Jobs of other queues and types do not exist here."""
+
+    def __init__(
+        self, engine: EngineApi, *, submit: Submit | None = None, clock: Clock | None = None
+    ) -> None:
+        """``submit``: the engine's, with a limit around it."""
+        self._engine = engine
+        self._submit = submit or engine.submit
+        self._clock = clock or SystemClock()
+
+    async def submit(self, spec: Spec, key: str) -> Submitted:
+        """Accepted once it is stored."""
+        check_spec(spec)
+        check_key(key)
+        job = to_job(spec, key)
+        (result,) = await self._submit([job])
+        if isinstance(result.error, NotFound):
+            await self._create_queue()
+            (result,) = await self._engine.submit([job])  # the limit has been asked
+        if isinstance(result.error, KeyConflict):
+            raise KeyConflict("client_request_id belongs to a job with another spec", result.job_id)
+        return Submitted(result.unwrap(), milliseconds(self._clock.now()))
+
+    async def _create_queue(self) -> None:
+        with suppress(AlreadyExists):  # made by another server, just now
+            await self._engine.create_queue(QueueSpec(name=QUEUE))
+
+    async def status(self, job_id: str) -> Record:
+        """As the store has it."""
+        return _record(await self._find(job_id))
+
+    async def result(self, job_id: str) -> Envelope | None:
+        """A terminal job and its envelope are one row: there is always both."""
+        job = await self._find(job_id)
+        return _envelope(job) if _status(job).terminal else None
+
+    async def cancel(self, job_id: str, reason: str) -> Canceled:
+        """What is queued ends at once; what runs is asked to."""
+        check_reason(reason)
+        status = _status(await self._find(job_id))
+        if status.terminal:
+            return Canceled(job_id, True, status, already_terminal=True)
+        try:
+            answer = await self._engine.cancel(job_id)
+        except Conflict as error:
+            raise Unavailable(error.message) from error  # it moves too fast: ask again
+        if answer.already_terminal:  # it ended after our look; how, only the job says
+            status = _status(await self._find(job_id))
+            return Canceled(job_id, True, status, already_terminal=True)
+        event, message, status = (
+            ("cancel_requested", "asked to cancel", Status.RUNNING)
+            if answer.requested
+            else ("canceled", "canceled while queued", Status.CANCELED)
+        )
+        journal.note(event, message, job_id=job_id, reason=reason, current_status=status.name)
+        return Canceled(job_id, True, status, already_terminal=False)
+
+    async def list(self, listing: Listing) -> Page:
+        """One page, of the jobs as they are now."""
+        query = TimeQuery(
+            queue=QUEUE,
+            type=TYPE,
+            states=_states(listing.statuses),
+            cancelled=_cancelled(listing.statuses),
+            ascending=listing.sort is Sort.CREATED_AT_ASC,
+            offset=listing.offset,
+            limit=listing.limit + 1,
+        )
+        found = [_summary(job) for job in await self._engine.list_by_time(query)]
+        more = len(found) > listing.limit
+        return Page(tuple(found[: listing.limit]), listing.offset + listing.limit if more else None)
+
+    async def _find(self, job_id: str) -> Job:
+        missing = NotFound(f"there is no job {job_id}")
+        try:
+            job = await self._engine.get(job_id)
+        except (NotFound, InvalidArgument):  # what is no UUID is nobody's id, either
+            raise missing from None
+        if job.queue != QUEUE or job.type != TYPE:
+            raise missing
+        return job
+
+
+def _status(job: Job) -> Status:
+    return Status[project(_VIEW, job.state, job.reason)]
+
+
+def _spec(job: Job) -> Spec:
+    try:
+        return to_spec(job.payload)
+    except InvalidArgument:
+        return Spec("")  # submitted through another face; it fails, and can be looked at
+
+
+def _summary(job: Job) -> Summary:
+    status = _status(job)
+    started = 0 if status is Status.QUEUED else _time(job.started_at)
+    return Summary(
+        job.id,
+        status,
+        _spec(job).job_type,
+        milliseconds(job.created_at),
+        started,
+        _time(job.completed_at) if status.terminal else 0,
+        job.cancel_requested,
+    )
+
+
+def _record(job: Job) -> Record:
+    summary = _summary(job)
+    failure = _failure(job) if summary.status is Status.FAILED else ""
+    return Record(summary, _spec(job), failure)
+
+
+def _envelope(job: Job) -> Envelope:
+    status = _status(job)
+    output = (job.result or b"") if status is Status.DONE else b""
+    if status is Status.DONE:
+        said = done_summary(len(output))
+    elif status is Status.FAILED:
+        said = _failure(job)[:MAX_SUMMARY]
+    else:
+        # The flag is only ever set on a running job; what is queued ends without it.
+        said = CANCELED_RUNNING if job.cancel_requested else CANCELED_QUEUED
+    return Envelope(job.id, status, _runtime(job), said, output, checksum(output))
+
+
+def _failure(job: Job) -> str:
+    return job.error or job.reason.value
+
+
+def _runtime(job: Job) -> int:
+    if job.started_at is None or job.completed_at is None:
+        return 0
+    passed = milliseconds(job.completed_at) - milliseconds(job.started_at)
+    return min(max(passed, 0), _MAX_RUNTIME_MS)
+
+
+def _time(at: float | None) -> int:
+    return 0 if at is None else milliseconds(at)
+
+
+def _states(wanted: frozenset[Status]) -> tuple[State, ...]:
+    """The engine's states behind some statuses; none: all."""
+    if not wanted:
+        return ()
+    names = {status.name for status in wanted}
+    return tuple(
+        state
+        for state in State
+        if project(_VIEW, state, None) in names
+        or (state is State.DEAD_LETTERED and Status.CANCELED in wanted)
+    )
+
+
+def _cancelled(wanted: frozenset[Status]) -> bool | None:
+    """Which dead letters are meant; None: all."""
+    return None if len(wanted & _DEAD) != 1 else Status.CANCELED in wanted

@@ -1,0 +1,85 @@
+"""The task queue over a real engine, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from jobqueue.core.clock import SystemClock
+from jobqueue.core.store import Rules
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.settings import EngineSettings
+from jobqueue.services.engine_job import QUEUE
+from jobqueue.services.model import Envelope, Record, Status
+from jobqueue.services.on_engine import EngineTaskQueue
+from jobqueue.services.protocols import TaskQueue
+from jobqueue.worker.registry import Registry
+from jobqueue.worker.runtime import WorkerRuntime
+from jobqueue.worker.settings import WorkerSettings
+from tests.api.public.hand import Hand
+from tests.stores.every import NAMES, STORES, Places
+
+PATIENCE = 30.0
+
+
+@pytest.fixture(params=NAMES)
+def store_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def places(request: pytest.FixtureRequest, store_name: str, tmp_path: Path) -> Iterator[Places]:
+    made = Places(request, store_name, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest_asyncio.fixture
+async def engine(store_name: str, places: Places) -> AsyncIterator[Engine]:
+    store = STORES[store_name](places.new, Rules(), SystemClock())
+    engine = Engine(store, EngineSettings(interval=0.05))
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+@pytest.fixture
+def tasks(engine: Engine) -> EngineTaskQueue:
+    return EngineTaskQueue(engine)
+
+
+@pytest_asyncio.fixture
+async def hand(engine: Engine) -> AsyncIterator[Hand]:
+    """A worker that does as the test says."""
+    hand = await Hand.connect(engine, queues=(QUEUE,))
+    yield hand
+    await hand.link.close()
+
+
+@pytest_asyncio.fixture
+async def pool(engine: Engine) -> AsyncIterator[WorkerRuntime]:
+    """A worker with the built-in tasks."""
+    pool = WorkerRuntime(engine, Registry(), WorkerSettings(id="pool", queues=(QUEUE,)))
+    await pool.start()
+    yield pool
+    await pool.stop(5.0)
+
+
+async def until_status(tasks: TaskQueue, job_id: str, wanted: Status) -> Record:
+    """Wait for a status."""
+    async with asyncio.timeout(PATIENCE):
+        while (record := await tasks.status(job_id)).summary.status is not wanted:
+            await asyncio.sleep(0.01)
+    return record
+
+
+async def until_result(tasks: TaskQueue, job_id: str) -> Envelope:
+    """Wait for the end."""
+    async with asyncio.timeout(PATIENCE):
+        while (envelope := await tasks.result(job_id)) is None:
+            await asyncio.sleep(0.01)
+    return envelope
