@@ -1,0 +1,1 @@
+"""The task queue document: its parts, its two designs and its public API."""

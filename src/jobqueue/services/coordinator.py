@@ -8,17 +8,22 @@ again under the same request id, by the next fetch.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jobqueue.core.clock import Clock, SystemClock
+from jobqueue.core.deadline import deadline
 from jobqueue.core.errors import Code, JobQueueError, NotFound
 from jobqueue.services import journal
 from jobqueue.services.liveness import Liveness
 from jobqueue.services.model import (
+    CANCELED_RUNNING,
+    CANCELED_UNSTARTED,
     HEARTBEAT_INTERVAL_MS,
+    MAX_SUMMARY,
     OUTPUT_TOO_LARGE,
     RETRY_AFTER_MS,
     RETRY_AFTER_RANGE_MS,
@@ -29,18 +34,17 @@ from jobqueue.services.model import (
     Record,
     Report,
     Status,
+    Stored,
     Work,
+    clamp_hint,
 )
-from jobqueue.services.protocols import Jobs, Queue, Results, new_request_id
+from jobqueue.services.protocols import UNCERTAIN, Jobs, Queue, Results, new_request_id
 from jobqueue.services.repeats import Protocols
 from jobqueue.services.requests import check_worker_id
 
-CANCELED_RUNNING = "canceled while it ran"
-MAX_SUMMARY = 4_096
+NO_REASON = "failed, and the worker gave no reason"
 _SETTLE_SECONDS = 2.0
-_TRANSIENT = frozenset(
-    {Code.UNAVAILABLE, Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED, Code.QUEUE_FULL}
-)
+_TRANSIENT = UNCERTAIN | {Code.QUEUE_FULL}
 _ENDS = {
     Outcome.SUCCEEDED: Status.DONE,
     Outcome.FAILED: Status.FAILED,
@@ -50,10 +54,14 @@ _ENDS = {
 
 @dataclass(slots=True)
 class _Taken:
-    """A job that is out of the queue, and the id of its compare-and-set."""
+    """A job that is out of the queue, and the id of its compare-and-set.
+
+    ``asked``: that was sent, so that the job may be RUNNING.
+    """
 
     job_id: str
     request_id: str = field(default_factory=new_request_id)
+    asked: bool = False
 
 
 class Coordinator:
@@ -94,11 +102,26 @@ class Coordinator:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        if self._taken:
+        if self._unanswered:
             journal.anomaly(
-                "stopped with jobs taken from the queue and not assigned",
-                job_ids=[taken.job_id for taken in self._taken],
+                f"stopped with {len(self._unanswered)} takes unanswered: as many jobs may be out"
+                " of the queue"
             )
+        for taken in self._taken:
+            if taken.asked:
+                journal.anomaly("may be RUNNING, but nobody was given it", job_id=taken.job_id)
+        await asyncio.gather(*(self._put_back(taken.job_id) for taken in self._taken))
+        self._taken.clear()
+
+    @property
+    def workers(self) -> int:
+        """How many are alive."""
+        return self._liveness.workers
+
+    @property
+    def assigned(self) -> int:
+        """How many jobs a worker was given and has not reported."""
+        return self._liveness.given
 
     @property
     def workers(self) -> int:
@@ -145,13 +168,21 @@ class Coordinator:
         return await self._protocols.once("fetch", request_id, lambda: self._fetch(worker_id))
 
     async def _fetch(self, worker_id: str) -> Work:
+        idle = Work(retry_after_ms=self._retry_after_ms)
         if not self._liveness.alive(worker_id):
-            journal.warn("worker_not_alive", "no work without heartbeats", worker_id=worker_id)
-            return Work(retry_after_ms=self._retry_after_ms)
+            journal.note("worker_not_alive", "no work without heartbeats", worker_id=worker_id)
+            return idle
         taken = await self._take(worker_id)
         if taken is None:
-            return Work(retry_after_ms=self._retry_after_ms)
-        record = await self._start(taken)
+            return idle
+        if not self._liveness.alive(worker_id):  # it fell silent while the queue was slow
+            self._taken.append(taken)
+            return idle
+        try:
+            record = await self._start(taken)
+        except asyncio.CancelledError:  # by the stop, which puts back what is here
+            self._taken.append(taken)
+            raise
         if record is None:
             return Work(retry_after_ms=RETRY_AFTER_RANGE_MS[0])  # there may be others
         self._liveness.give(worker_id, taken.job_id)
@@ -164,8 +195,11 @@ class Coordinator:
         request_id = self._unanswered.pop() if self._unanswered else new_request_id()
         try:
             job_id = await self._queue.dequeue(worker_id, request_id=request_id)
+        except asyncio.CancelledError:
+            self._unanswered.append(request_id)
+            raise
         except JobQueueError as error:
-            if error.code in _TRANSIENT:
+            if error.code in UNCERTAIN:
                 self._unanswered.append(request_id)
             raise
         return None if job_id is None else _Taken(job_id)
@@ -179,6 +213,7 @@ class Coordinator:
         job_id = taken.job_id
         try:
             record = await self._jobs.get(job_id)
+            taken.asked = True
             answer = await self._jobs.transition(
                 job_id,
                 Status.QUEUED,
@@ -187,11 +222,10 @@ class Coordinator:
                 request_id=taken.request_id,
             )
         except NotFound:
-            journal.warn(journal.RACE, "a queued job is unknown to its owner", job_id=job_id)
+            self._unknown(job_id)
             return None
         except JobQueueError as error:
-            if error.code in _TRANSIENT:
-                self._taken.append(taken)
+            await self._keep(taken, error)
             raise
         if not answer.applied:
             await self._lost(taken)
@@ -200,22 +234,46 @@ class Coordinator:
             return None
         return record
 
+    def _unknown(self, job_id: str) -> None:
+        journal.warn(
+            journal.RACE,
+            "a queued job is unknown to its owner: its submit was undone, or the owner started"
+            " anew",
+            job_id=job_id,
+        )
+
+    async def _keep(self, taken: _Taken, error: JobQueueError) -> None:
+        """Of a job that is out of the queue nobody knows whether it started.
+
+        The next fetch asks again. What will not be answered then either would stand in the way
+        of the others: that goes to the end of the queue.
+        """
+        if error.code in _TRANSIENT:
+            self._taken.append(taken)
+            return
+        journal.anomaly(f"a queued job could not be started: {error.message}", job_id=taken.job_id)
+        await self._put_back(taken.job_id)
+
     async def _end_unstarted(self, job_id: str) -> bool:
         """A cancel came between the take and the start; False: let the worker's report end it."""
-        envelope = Envelope(job_id, Status.CANCELED, output_summary=CANCELED_RUNNING)
-        try:
-            return await self._end(envelope)
-        except JobQueueError:
-            return False
+        envelope = Envelope(job_id, Status.CANCELED, output_summary=CANCELED_UNSTARTED)
+        with deadline(None):
+            try:
+                await self._end(envelope)
+            except JobQueueError:
+                return False
+        return True
 
     async def _lost(self, taken: _Taken) -> None:
         """The compare-and-set failed: nobody is given the job; still QUEUED, it goes back."""
         job_id = taken.job_id
         try:
             status = (await self._jobs.get(job_id)).summary.status
+        except NotFound:
+            self._unknown(job_id)
+            return
         except JobQueueError as error:
-            if error.code in _TRANSIENT:
-                self._taken.append(_Taken(job_id))
+            await self._keep(_Taken(job_id), error)
             raise
         journal.note(
             journal.RACE,
@@ -224,17 +282,24 @@ class Coordinator:
             expected_status=Status.QUEUED.name,
             current_status=status.name,
         )
-        if status is not Status.QUEUED:
-            return
-        try:
-            await self._queue.enqueue(
-                job_id, self._now_ms(), rescue=True, request_id=new_request_id()
-            )
-        except JobQueueError as error:
-            journal.anomaly(f"a queued job could not be put back: {error.message}", job_id=job_id)
+        if status is Status.QUEUED and not await self._put_back(job_id):
             self._taken.append(_Taken(job_id))
+
+    async def _put_back(self, job_id: str) -> bool:
+        """One attempt, logged either way."""
+        with deadline(None):  # though the worker may have left
+            try:
+                queued = await self._queue.enqueue(
+                    job_id, self._now_ms(), rescue=True, request_id=new_request_id()
+                )
+                failure = "the queue is full"
+            except JobQueueError as error:
+                queued, failure = False, error.message
+        if queued:
+            journal.warn(journal.RESCUE, "put back into the queue", job_id=job_id)
         else:
-            journal.warn(journal.RESCUE, "put back: it is still queued", job_id=job_id)
+            journal.anomaly(f"a queued job could not be put back: {failure}", job_id=job_id)
+        return queued
 
     # -- the end of a job ------------------------------------------------------------------------
 
@@ -253,39 +318,44 @@ class Coordinator:
         if summary.status is Status.QUEUED:
             self._refused(report, "the job is not running", summary.status)
             return False
-        wanted = Status.CANCELED if summary.cancel_requested else _ENDS[report.outcome]
-        if summary.status.terminal:
+        said = _ENDS[report.outcome]
+        wanted = Status.CANCELED if summary.cancel_requested else said
+        ended: Status = summary.status
+        ours = False
+        if ended.terminal:
             self._liveness.take(job_id)
-            if summary.status is not wanted:
-                self._refused(report, "the job has ended otherwise", summary.status)
-            return summary.status is wanted
-        return await self._end(_envelope(report, wanted), report.failure_reason)
+        else:
+            stored = await self._end(_envelope(report, wanted))
+            ended, ours = stored.current, stored.stored
+        accepted = ours or ended in (wanted, said)
+        if not accepted:
+            self._refused(report, "the job has ended otherwise", ended)
+        return accepted
 
-    async def _end(self, envelope: Envelope, failure_reason: str = "") -> bool:
-        """Whether the job has ended as the envelope that is kept says."""
+    async def _end(self, envelope: Envelope) -> Stored:
+        """Store, then compare-and-set to what is kept: that decides, whoever stored it."""
         job_id = envelope.job_id
         stored = await self._results.store(envelope, request_id=new_request_id())
         final = stored.current
-        if final is Status.FAILED and envelope.status is Status.DONE:
-            failure_reason = OUTPUT_TOO_LARGE
         answer = await self._jobs.transition(
             job_id,
             Status.RUNNING,
             final,
             actor=Actor.COORDINATOR,
-            reason=failure_reason if final is Status.FAILED else "",
+            reason=_failure_reason(envelope, stored),
             request_id=new_request_id(),
         )
         self._liveness.take(job_id)
         if not answer.applied:
-            journal.warn(
+            journal.note(
                 "terminal_race",
                 "another end came first; this one is ignored",
+                level=logging.INFO if answer.current is final else logging.WARNING,
                 job_id=job_id,
                 expected_status=final.name,
                 current_status=answer.current.name if answer.current else "",
             )
-        return answer.current is final
+        return stored
 
     def _refused(self, report: Report, why: str, status: Status) -> None:
         journal.warn(
@@ -310,7 +380,7 @@ def _envelope(report: Report, status: Status) -> Envelope:
         )
     summary = report.output_summary
     if status is Status.FAILED:
-        summary = report.failure_reason or summary
+        summary = report.failure_reason or summary or NO_REASON
     return Envelope(
         report.job_id,
         status,
@@ -321,7 +391,10 @@ def _envelope(report: Report, status: Status) -> Envelope:
     )
 
 
-def clamp_hint(milliseconds: int) -> int:
-    """How long an idle worker waits, within the bounds."""
-    least, most = RETRY_AFTER_RANGE_MS
-    return min(max(milliseconds, least), most)
+def _failure_reason(envelope: Envelope, stored: Stored) -> str:
+    """Why the job failed, if it did: as the envelope has it that is kept, as far as we saw it."""
+    if stored.current is not Status.FAILED:
+        return ""
+    if envelope.status is Status.FAILED:
+        return envelope.output_summary
+    return OUTPUT_TOO_LARGE if stored.stored else NO_REASON

@@ -15,6 +15,7 @@ from jobqueue.core.deadline import deadline
 from jobqueue.core.errors import JobQueueError, QueueFull, Unavailable
 from jobqueue.services import journal
 from jobqueue.services.model import (
+    CANCELED_UNSTARTED,
     Actor,
     Canceled,
     Created,
@@ -26,11 +27,10 @@ from jobqueue.services.model import (
     Status,
     Submitted,
 )
-from jobqueue.services.protocols import Jobs, Queue, Results, new_request_id
-from jobqueue.services.repeats import Protocols
+from jobqueue.services.protocols import UNCERTAIN, Jobs, Queue, Results, new_request_id
+from jobqueue.services.repeats import Protocols, in_hand
 from jobqueue.services.requests import check_key, check_reason, check_spec
 
-CANCELED_QUEUED = "canceled before it started"
 _SETTLE_SECONDS = 2.0
 
 
@@ -63,27 +63,49 @@ class Gateway:
         # One at a time for each key: a second caller must not be told of a job that the first is
         # about to undo.
         async with self._keys.hold(key):
-            created = await self._jobs.create(spec, key, request_id=new_request_id())
+            created = await self._create(spec, key)
             if not created.created and created.status is not Status.QUEUED:
                 return self._accepted(created)
-            # A job that was there may be missing from the queue, if who created it died in
-            # between. Enqueueing it again is harmless: it is there once, or was taken, and then
-            # it is not QUEUED when it is taken for the second time.
+            with in_hand("a job may be there that is not in the queue", created.job_id):
+                return await self._enqueue(created)
+
+    async def _create(self, spec: Spec, key: str) -> Created:
+        request_id = new_request_id()
+        try:
+            return await self._jobs.create(spec, key, request_id=request_id)
+        except JobQueueError as error:
+            if error.code not in UNCERTAIN:
+                raise
+        # The job may be there, and only the answer knows its id. So it is asked for once more,
+        # though the client may have left.
+        with deadline(None):
             try:
-                enqueued = await self._queue.enqueue(
-                    created.job_id, self._now_ms(), request_id=new_request_id()
-                )
+                return await self._jobs.create(spec, key, request_id=request_id)
             except JobQueueError as error:
-                failure: JobQueueError = Unavailable(
-                    f"the job could not be queued: {error.message}"
-                )
-            else:
-                if enqueued:
-                    return self._accepted(created)
-                failure = QueueFull("the queue is full")
-            if created.created and not await self._undo(created):
+                if error.code in UNCERTAIN:
+                    journal.anomaly(
+                        f"a job may be there that is not in the queue: {error.message}",
+                        request_id=request_id,
+                    )
+                raise
+
+    async def _enqueue(self, created: Created) -> Submitted:
+        # A job that was there may be missing from the queue, if who created it died in between.
+        # Enqueueing it again is harmless: it is there once, or was taken, and then it is not
+        # QUEUED when it is taken for the second time.
+        try:
+            enqueued = await self._queue.enqueue(
+                created.job_id, self._now_ms(), request_id=new_request_id()
+            )
+        except JobQueueError as error:
+            failure: JobQueueError = Unavailable(f"the job could not be queued: {error.message}")
+        else:
+            if enqueued:
                 return self._accepted(created)
-            raise failure
+            failure = QueueFull("the queue is full")
+        if created.created and not await self._undo(created):
+            return self._accepted(created)
+        raise failure
 
     async def _undo(self, created: Created) -> bool:
         """Whether the job is gone, or at least not known to have been accepted."""
@@ -95,7 +117,8 @@ class Gateway:
                 )
             except JobQueueError as error:
                 journal.anomaly(
-                    f"a job was created, not queued, and could not be deleted: {error.message}",
+                    "a job was created, may not be in the queue, and may not be deleted: "
+                    + error.message,
                     job_id=job_id,
                 )
                 return True
@@ -148,21 +171,41 @@ class Gateway:
         status = (await self._jobs.get(job_id)).summary.status
         if status.terminal:
             return Canceled(job_id, True, status, already_terminal=True)
-        if status is Status.QUEUED and await self._queue.remove(
-            job_id, request_id=new_request_id()
-        ):
-            try:
-                done = await self._cancel_queued(job_id, reason)
-            except JobQueueError:
-                await self._put_back(job_id)
-                raise
-            if done.terminal:
-                return Canceled(job_id, True, done, already_terminal=False)
+        if status is Status.QUEUED:
+            with in_hand("a job may be out of the queue", job_id):
+                ended = await self._cancel_queued(job_id, reason)
+            if ended is not None:
+                return Canceled(job_id, True, ended, already_terminal=False)
         return await self._request_cancel(job_id, reason)
 
-    async def _cancel_queued(self, job_id: str, reason: str) -> Status:
-        """Of a job that is out of the queue; its status afterwards."""
-        envelope = Envelope(job_id, Status.CANCELED, output_summary=CANCELED_QUEUED)
+    async def _cancel_queued(self, job_id: str, reason: str) -> Status | None:
+        """How the job has ended; None: it has left the queue, or is back in it."""
+        try:
+            if not await self._remove(job_id):
+                return None
+            status = await self._end_queued(job_id, reason)
+        except JobQueueError:
+            await self._put_back(job_id)
+            raise
+        if status is Status.QUEUED:
+            await self._put_back(job_id)
+        return status if status.terminal else None
+
+    async def _remove(self, job_id: str) -> bool:
+        request_id = new_request_id()
+        try:
+            return await self._queue.remove(job_id, request_id=request_id)
+        except JobQueueError as error:
+            if error.code not in UNCERTAIN:
+                raise
+        # Asked until it is known: a request that is still on its way must not take out the job
+        # after it was put back.
+        with deadline(None):
+            return await self._queue.remove(job_id, request_id=request_id)
+
+    async def _end_queued(self, job_id: str, reason: str) -> Status:
+        """Envelope, compare-and-set; the status afterwards."""
+        envelope = Envelope(job_id, Status.CANCELED, output_summary=CANCELED_UNSTARTED)
         stored = await self._results.store(envelope, request_id=new_request_id())
         if stored.current is not Status.CANCELED:
             journal.anomaly(
@@ -186,17 +229,21 @@ class Gateway:
     async def _put_back(self, job_id: str) -> None:
         """A cancel that stopped half-way must not strand the job.
 
-        If its envelope was stored after all, that decides when the job has run.
+        If its envelope was stored after all, that decides when the job has run. If it has left
+        QUEUED after all, nobody is given it when it is taken.
         """
         with deadline(None):
             try:
-                await self._queue.enqueue(job_id, self._now_ms(), request_id=new_request_id())
-            except JobQueueError as error:
-                journal.anomaly(
-                    f"a queued job is missing from the queue: {error.message}", job_id=job_id
+                queued = await self._queue.enqueue(
+                    job_id, self._now_ms(), request_id=new_request_id()
                 )
-            else:
-                journal.warn(journal.RESCUE, "put back after half a cancel", job_id=job_id)
+                failure = "the queue is full"
+            except JobQueueError as error:
+                queued, failure = False, error.message
+        if queued:
+            journal.warn(journal.RESCUE, "put back after half a cancel", job_id=job_id)
+        else:
+            journal.anomaly(f"a queued job may be missing from the queue: {failure}", job_id=job_id)
 
     async def _request_cancel(self, job_id: str, reason: str) -> Canceled:
         answer = await self._jobs.request_cancel(job_id, reason, request_id=new_request_id())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 
 from jobqueue.core.clock import Clock, SystemClock
@@ -31,16 +31,17 @@ from jobqueue.services.model import (
     Summary,
 )
 from jobqueue.services.repeats import Repeats
+from jobqueue.services.requests import page_size
 from jobqueue.services.transitions import TRANSITIONS
 
 MAX_JOBS = 100_000
+_SHOWN = 64  # characters of an id that is none: it may be as long as a message
 
 
 @dataclass(slots=True)
 class _Job:
     record: Record
     key: str
-    cancel_reason: str = field(default="")
 
     @property
     def status(self) -> Status:
@@ -139,19 +140,22 @@ class JobLedger:
     def _find(self, job_id: str) -> _Job:
         job = self._jobs.get(job_id)
         if job is None:
-            raise NotFound(f"there is no job {job_id}")
+            raise NotFound(f"there is no job {job_id[:_SHOWN]!r}")
         return job
 
     async def list(self, listing: Listing) -> Page:
-        """One page, of the jobs as they are now."""
+        """One page, of the jobs as they are now; never longer than a page may be."""
+        if listing.offset < 0:
+            raise InvalidArgument("page.page_token", "must be a non-negative integer")
+        limit = page_size(listing.limit)
         matching = (
             summary
             for summary in _sorted(self._jobs.values(), listing.sort)
             if not listing.statuses or summary.status in listing.statuses
         )
-        found = list(islice(matching, listing.offset, listing.offset + listing.limit + 1))
-        more = len(found) > listing.limit
-        return Page(tuple(found[: listing.limit]), listing.offset + listing.limit if more else None)
+        end = listing.offset + limit
+        found = list(islice(matching, listing.offset, end + 1))
+        return Page(tuple(found[:limit]), end if len(found) > limit else None)
 
     async def transition(
         self,
@@ -206,14 +210,13 @@ class JobLedger:
     async def request_cancel(self, job_id: str, reason: str, *, request_id: str) -> Applied:
         """Set the flag of a job that is not terminal."""
         return self._repeats.answer(
-            "request_cancel", request_id, lambda: self._request_cancel(job_id, reason)
+            "request_cancel", request_id, lambda: self._request_cancel(job_id)
         )
 
-    def _request_cancel(self, job_id: str, reason: str) -> Applied:
+    def _request_cancel(self, job_id: str) -> Applied:
         job = self._find(job_id)
         if job.status.terminal:
             return Applied(False, job.status)
-        job.cancel_reason = job.cancel_reason or reason
         job.record = replace(job.record, summary=replace(job.record.summary, cancel_requested=True))
         return Applied(True, job.status)
 

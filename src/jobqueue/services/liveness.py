@@ -54,11 +54,23 @@ class Liveness:
         """Nobody has the job any more."""
         self._owners.pop(job_id, None)
 
+    @property
+    def workers(self) -> int:
+        """How many are alive."""
+        return sum(map(self.alive, self._heard))
+
+    @property
+    def given(self) -> int:
+        """How many jobs somebody has."""
+        return len(self._owners)
+
     def silent(self) -> list[tuple[str, list[str]]]:
         """Workers that were not heard in time, with their jobs; each is told of once."""
         found = []
-        for worker_id in [name for name in self._heard if not self.alive(name)]:
-            del self._heard[worker_id]
+        # A worker may have been forgotten while a job was on its way to it.
+        known = dict.fromkeys([*self._heard, *self._owners.values()])
+        for worker_id in [name for name in known if not self.alive(name)]:
+            self._heard.pop(worker_id, None)
             jobs = [job for job, owner in self._owners.items() if owner == worker_id]
             for job in jobs:
                 del self._owners[job]

@@ -17,6 +17,9 @@ RETRY_AFTER_MS = 200
 RETRY_AFTER_RANGE_MS = (50, 1_000)
 TOTAL_WORKER_SLOTS = 6
 OUTPUT_TOO_LARGE = "OUTPUT_TOO_LARGE"
+MAX_SUMMARY = 4_096
+CANCELED_UNSTARTED = "canceled before it started"
+CANCELED_RUNNING = "canceled while it ran"
 
 
 class Status(enum.IntEnum):
@@ -188,6 +191,12 @@ class Report:
     output_summary: str = ""
     output: bytes = b""
     checksum: str = ""  # empty: not given
+
+
+def clamp_hint(milliseconds: int) -> int:
+    """How long an idle worker waits, within the bounds."""
+    least, most = RETRY_AFTER_RANGE_MS
+    return min(max(milliseconds, least), most)
 
 
 def checksum(output: bytes) -> str:

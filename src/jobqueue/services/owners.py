@@ -15,6 +15,8 @@ def owner_index(key: str, nodes: int) -> int:
 
 def owned_job_id(index: int, nodes: int) -> str:
     """A job id whose owner is that node: found after N draws on average."""
+    if not 0 <= index < nodes:
+        raise ValueError(f"node {index} is none of the {nodes} nodes 0 to {nodes - 1}")
     while owner_index(job_id := new_job_id(), nodes) != index:
         pass
     return job_id

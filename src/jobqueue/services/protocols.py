@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from typing import Protocol
 
+from jobqueue.core.errors import Code
 from jobqueue.services.model import (
     Applied,
     Canceled,
@@ -26,6 +27,9 @@ from jobqueue.services.model import (
     Submitted,
     Work,
 )
+
+UNCERTAIN = frozenset({Code.UNAVAILABLE, Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED})
+"""Whoever gets one of these does not know whether the call was carried out."""
 
 
 def new_request_id() -> str:
@@ -66,7 +70,7 @@ class Jobs(Protocol):
         ...
 
     async def request_cancel(self, job_id: str, reason: str, *, request_id: str) -> Applied:
-        """Set the flag of a job that is not terminal."""
+        """Set the flag of a job that is not terminal; the reason is for the log."""
         ...
 
 
@@ -112,7 +116,7 @@ class Coordination(Protocol):
         ...
 
     async def report(self, report: Report, *, request_id: str) -> bool:
-        """How a job ended; whether this decided it."""
+        """How a job ended; whether it has ended as this says."""
         ...
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from jobqueue.core.errors import JobQueueError
+from jobqueue.services import journal
 
 T = TypeVar("T")
 
-REMEMBERED = 10_000
+# An answer is asked for again within seconds; this is more than a busy owner gives in that time.
+REMEMBERED = 50_000
 
 
 class Repeats:
@@ -83,8 +88,16 @@ class Protocols:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever asked has it; if they left, it was logged where it arose
+        if task.cancelled():
+            return
+        error = task.exception()
+        # Whoever asked has it. If they left, what was foreseen is in the log from where it arose.
+        if error is not None and not isinstance(error, JobQueueError):
+            journal.log.error(
+                "a protocol ended with a defect",
+                exc_info=error,
+                extra={"event": "protocol_failed", "method": journal.METHOD.get()},
+            )
 
     async def settle(self, seconds: float) -> None:
         """Let what is under way end; cut off what takes longer."""
@@ -93,6 +106,16 @@ class Protocols:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@contextmanager
+def in_hand(what: str, job_id: str) -> Iterator[None]:
+    """If the stop of the process cuts off what is inside, say which job is left half-way."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        journal.anomaly(f"cut off by the stop: {what}", job_id=job_id)
+        raise
 
 
 async def _awaited(call: Callable[[], Awaitable[T]]) -> T:

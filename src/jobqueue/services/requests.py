@@ -12,17 +12,25 @@ MAX_LABEL_LENGTH = 255
 MAX_REASON_LENGTH = 1_000
 MAX_WORKER_ID_LENGTH = 255
 _MAX_OFFSET_DIGITS = 18
+_MAX_UINT32 = 2**32 - 1
 
 
 def check_spec(spec: Spec) -> None:
     """Refuse a job that could not be carried out as it says."""
     check_text("spec.job_type", spec.job_type, MAX_TYPE_LENGTH)
+    _check_uint32("spec.work_duration_ms", spec.work_duration_ms)
+    _check_uint32("spec.payload_size_bytes", spec.payload_size_bytes)
     if len(spec.labels) > MAX_LABELS:
         raise InvalidArgument("spec.labels", f"at most {MAX_LABELS} are allowed")
     for name, value in spec.labels.items():
         check_text("spec.labels", name, MAX_LABEL_LENGTH)
         if value:
             check_text("spec.labels", value, MAX_LABEL_LENGTH)
+
+
+def _check_uint32(field: str, number: int) -> None:
+    if not 0 <= number <= _MAX_UINT32:
+        raise InvalidArgument(field, f"0 to {_MAX_UINT32}")
 
 
 def check_key(key: str) -> None:
@@ -50,6 +58,8 @@ def check_text(field: str, text: str, most: int) -> None:
 
 def page_size(asked: int) -> int:
     """0 asks for the default; too many are clamped."""
+    if asked < 0:
+        raise InvalidArgument("page.page_size", f"0 to {MAX_PAGE_SIZE}")
     return min(asked, MAX_PAGE_SIZE) if asked else DEFAULT_PAGE_SIZE
 
 

@@ -13,6 +13,7 @@ from jobqueue.services import journal
 from jobqueue.services.model import (
     HEARTBEAT_INTERVAL_MS,
     MAX_OUTPUT_BYTES,
+    MAX_SUMMARY,
     RETRY_AFTER_MS,
     TOTAL_WORKER_SLOTS,
     Outcome,
@@ -20,12 +21,14 @@ from jobqueue.services.model import (
     Spec,
     Work,
     checksum,
+    clamp_hint,
 )
 from jobqueue.services.protocols import Coordination, new_request_id
 from jobqueue.services.result_shelf import too_large
 
 # Asked again at this pace while the Coordinator does not answer; its client has backed off before.
 _AGAIN = 0.2
+_SHORTEST_BEAT_MS = 10  # whatever the Coordinator says
 _FINAL = frozenset({Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.PERMISSION_DENIED})
 
 
@@ -64,9 +67,16 @@ class WorkerLoop:
         self._idle = False
         self._hint_ms = RETRY_AFTER_MS
         self._asking = asyncio.Lock()  # held by the one slot that asks while all are idle
+        self._failing = False  # the latest fetch was not answered
         self._first_beat = asyncio.Event()
         self._beats: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._running: set[str] = set()
+
+    @property
+    def running(self) -> int:
+        """Jobs that are executed, or reported and not yet answered."""
+        return len(self._running)
 
     async def start(self) -> None:
         """Begin; the first heartbeat was tried when this returns."""
@@ -78,9 +88,14 @@ class WorkerLoop:
         """Take no more, finish and report what runs, then end; heartbeats go on until then."""
         self._stopping.set()
         if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=seconds)
-            if late:
-                journal.warn("stopped_early", f"{len(late)} jobs were cut off; they stay RUNNING")
+            await asyncio.wait(self._tasks, timeout=seconds)
+            for job_id in sorted(self._running):
+                journal.warn(
+                    "stopped_early",
+                    "a job was cut off; it stays RUNNING",
+                    job_id=job_id,
+                    worker_id=self._worker_id,
+                )
         tasks = [*self._tasks, *([self._beats] if self._beats else [])]
         self._tasks, self._beats = [], None
         for task in tasks:
@@ -97,11 +112,11 @@ class WorkerLoop:
                 wait_ms = await self._coordination.heartbeat(
                     self._worker_id, int(time.time() * 1000), self._slots
                 )
-            except JobQueueError as error:
+            except Exception as error:  # whatever it is, the next beat may pass
                 if not failing:
                     journal.warn(
                         "heartbeat_failed",
-                        f"no heartbeat reaches the coordinator: {error.message}",
+                        f"no heartbeat reaches the coordinator: {error}",
                         worker_id=self._worker_id,
                     )
                 failing = True
@@ -110,15 +125,28 @@ class WorkerLoop:
                     journal.note("heartbeat", "the coordinator hears us", worker_id=self._worker_id)
                 failing = False
             self._first_beat.set()
-            await asyncio.sleep(wait_ms / 1000)
+            await asyncio.sleep(max(wait_ms, _SHORTEST_BEAT_MS) / 1000)
 
     # -- slots -----------------------------------------------------------------------------------
 
     async def _slot(self) -> None:
-        while (work := await self._next()) is not None:
-            assert work.spec is not None
-            report = await self._run(work.job_id, work.spec)
-            await self._deliver(report)
+        while not self._stopping.is_set():
+            try:
+                work = await self._next()
+                if work is not None:
+                    await self._work(work)
+            except Exception:  # a defect; the slot must not be lost with it
+                journal.log.exception(
+                    "a slot failed", extra={"event": "slot_failed", "worker_id": self._worker_id}
+                )
+                await self._pause(_AGAIN)
+
+    async def _work(self, work: Work) -> None:
+        assert work.spec is not None
+        self._running.add(work.job_id)
+        report = await self._run(work.job_id, work.spec)
+        await self._deliver(report)
+        self._running.discard(work.job_id)
 
     async def _next(self) -> Work | None:
         """A job; None when stopping. While there is none, one slot asks for all of them."""
@@ -135,7 +163,7 @@ class WorkerLoop:
             self._idle = not work.job_id
             if work.job_id:
                 return work
-            self._hint_ms = work.retry_after_ms
+            self._hint_ms = clamp_hint(work.retry_after_ms)
         return None
 
     def _all_idle(self) -> bool:
@@ -147,14 +175,24 @@ class WorkerLoop:
         request_id = new_request_id()
         while True:
             try:
-                return await self._coordination.fetch(self._worker_id, request_id=request_id)
+                work = await self._coordination.fetch(self._worker_id, request_id=request_id)
             except JobQueueError as error:
+                if not self._failing:
+                    journal.warn(
+                        "fetch_failed",
+                        f"cannot ask for work: {error.message}",
+                        worker_id=self._worker_id,
+                    )
+                self._failing = True
+            else:
+                self._failing = False
+                return work
+            if await self._pause(_AGAIN * (0.5 + random.random())):
                 journal.warn(
-                    "fetch_failed",
-                    f"cannot ask for work: {error.message}",
+                    "stopped_early",
+                    "stopped with a fetch unanswered: a job may be RUNNING that nobody runs",
                     worker_id=self._worker_id,
                 )
-            if await self._pause(_AGAIN * (0.5 + random.random())):
                 return None
 
     async def _pause(self, seconds: float) -> bool:
@@ -173,7 +211,7 @@ class WorkerLoop:
         try:
             made = await self._execute(spec)
         except Exception as error:
-            failure = str(error) or type(error).__name__
+            failure = _sendable(str(error)) or type(error).__name__
         if len(made.output) > self._max_output_bytes:
             failure = too_large(len(made.output), self._max_output_bytes)
         if failure:
@@ -184,7 +222,7 @@ class WorkerLoop:
             outcome=Outcome.FAILED if failure else Outcome.SUCCEEDED,
             runtime_ms=int((time.monotonic() - began) * 1000),
             failure_reason=failure,
-            output_summary=made.summary,
+            output_summary=_sendable(made.summary),
             output=made.output,
             checksum=checksum(made.output),
         )
@@ -192,17 +230,21 @@ class WorkerLoop:
     async def _deliver(self, report: Report) -> None:
         """Until it is answered: what was done must not be lost by a coordinator that restarts."""
         request_id = new_request_id()
+        failed = False
         while True:
             try:
                 accepted = await self._coordination.report(report, request_id=request_id)
             except JobQueueError as error:
-                journal.warn(
-                    "report_failed",
-                    f"an outcome could not be reported: {error.message}",
-                    job_id=report.job_id,
-                    worker_id=self._worker_id,
-                )
-                if error.code in _FINAL:
+                final = error.code in _FINAL
+                if final or not failed:
+                    journal.warn(
+                        "report_failed",
+                        f"an outcome could not be reported: {error.message}",
+                        job_id=report.job_id,
+                        worker_id=self._worker_id,
+                    )
+                failed = True
+                if final:
                     return
             else:
                 if not accepted:
@@ -214,3 +256,8 @@ class WorkerLoop:
                     )
                 return
             await asyncio.sleep(_AGAIN * (0.5 + random.random()))
+
+
+def _sendable(text: str) -> str:
+    """No longer than it is kept, and nothing that a message cannot carry."""
+    return text[:MAX_SUMMARY].encode(errors="replace").decode()
