@@ -119,9 +119,7 @@ class Rig:
 
     async def fetch(self, worker_id: str = WORKER, request_id: str = "") -> Work:
         await self.beat(worker_id)
-        return await self.coordination.fetch(
-            worker_id, request_id=request_id or new_request_id()
-        )
+        return await self.coordination.fetch(worker_id, request_id=request_id or new_request_id())
 
     async def report(
         self,

@@ -356,9 +356,7 @@ async def test_a_repeated_request_is_told_the_first_answer_and_changes_nothing(l
     job_id = created.job_id
 
     async def start() -> Applied:
-        return await ledger.transition(
-            job_id, Q, R, actor=Actor.COORDINATOR, request_id="two"
-        )
+        return await ledger.transition(job_id, Q, R, actor=Actor.COORDINATOR, request_id="two")
 
     assert await start() == Applied(True, R)
     assert await start() == Applied(True, R)

@@ -77,9 +77,7 @@ async def test_filters_choose_and_an_empty_one_chooses_all(ledger: JobLedger):
     await ledger.transition(
         "b", Status.QUEUED, Status.RUNNING, actor=Actor.COORDINATOR, request_id=""
     )
-    await ledger.transition(
-        "x", Status.QUEUED, Status.CANCELED, actor=Actor.GATEWAY, request_id=""
-    )
+    await ledger.transition("x", Status.QUEUED, Status.CANCELED, actor=Actor.GATEWAY, request_id="")
     only = Listing(statuses=frozenset({Status.RUNNING}), sort=ASC)
     both = Listing(statuses=frozenset({Status.RUNNING, Status.CANCELED}), sort=ASC)
     none = Listing(statuses=frozenset({Status.DONE}), sort=ASC)

@@ -18,10 +18,10 @@ class Asking:
         self._count += 1
         return f"r{self._count}" if request_id is None else request_id
 
-    async def add(self, job_id: str, *, rescue: bool = False, request_id: str | None = None) -> bool:
-        return await self.queue.enqueue(
-            job_id, 1, rescue=rescue, request_id=self._id(request_id)
-        )
+    async def add(
+        self, job_id: str, *, rescue: bool = False, request_id: str | None = None
+    ) -> bool:
+        return await self.queue.enqueue(job_id, 1, rescue=rescue, request_id=self._id(request_id))
 
     async def take(self, request_id: str | None = None) -> str | None:
         return await self.queue.dequeue("w", request_id=self._id(request_id))

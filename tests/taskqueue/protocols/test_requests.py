@@ -93,7 +93,9 @@ def test_page_sizes(asked, size):
 
 
 @pytest.mark.req("tq:LIST", "tq:LOCK-7")
-@pytest.mark.parametrize(("token", "offset"), [("", 0), ("0", 0), ("7", 7), ("1" * 18, int("1" * 18))])
+@pytest.mark.parametrize(
+    ("token", "offset"), [("", 0), ("0", 0), ("7", 7), ("1" * 18, int("1" * 18))]
+)
 def test_page_tokens(token, offset):
     assert page_offset(token) == offset
 
