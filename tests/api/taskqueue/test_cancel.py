@@ -110,8 +110,7 @@ async def test_many_cancels_at_once_are_one(held: Public) -> None:
 @pytest.mark.req("tq:CANCEL", "tq:DISPATCH")
 async def test_what_was_canceled_is_not_run_when_a_slot_is_free(tq: Public) -> None:
     busy = [
-        (await tq.client.submit_job(job_type="busy", work_duration_ms=400)).job_id
-        for _ in range(6)
+        (await tq.client.submit_job(job_type="busy", work_duration_ms=400)).job_id for _ in range(6)
     ]
     jobs = [(await tq.client.submit_job(job_type="any")).job_id for _ in range(12)]
     canceled = {

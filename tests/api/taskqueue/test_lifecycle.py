@@ -90,7 +90,9 @@ async def test_every_end_has_its_envelope(tq: Public) -> None:
 async def test_an_oversized_output_is_told_in_the_same_words(tq: Public) -> None:
     job_id = (await tq.client.submit_job(job_type="any", payload_size_bytes=300_000)).job_id
     result = await tq.end(job_id)
-    assert result.output_summary == "OUTPUT_TOO_LARGE: 300000 bytes of output, at most 262144 are kept"
+    assert (
+        result.output_summary == "OUTPUT_TOO_LARGE: 300000 bytes of output, at most 262144 are kept"
+    )
     assert result.checksum == EMPTY_CHECKSUM
 
 
