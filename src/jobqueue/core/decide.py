@@ -153,6 +153,8 @@ def decide(
     elif before is State.RUNNING:
         began = live.started_at if live.started_at is not None else now
         ran_for = asked.ran_for if asked.ran_for is not None else max(0.0, now - began)
+        # The worker began before the store heard of it, and knows for how long it ran.
+        live.started_at = min(began, now - ran_for)
 
     end, reason = steps[-1]
     if end is State.FAILED:

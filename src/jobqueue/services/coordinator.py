@@ -115,16 +115,6 @@ class Coordinator:
 
     @property
     def workers(self) -> int:
-        """How many are alive."""
-        return self._liveness.workers
-
-    @property
-    def assigned(self) -> int:
-        """How many jobs a worker was given and has not reported."""
-        return self._liveness.given
-
-    @property
-    def workers(self) -> int:
         """Workers that are known."""
         return self._liveness.workers
 

@@ -54,16 +54,6 @@ class Liveness:
         """Nobody has the job any more."""
         self._owners.pop(job_id, None)
 
-    @property
-    def workers(self) -> int:
-        """How many are alive."""
-        return sum(map(self.alive, self._heard))
-
-    @property
-    def given(self) -> int:
-        """How many jobs somebody has."""
-        return len(self._owners)
-
     def silent(self) -> list[tuple[str, list[str]]]:
         """Workers that were not heard in time, with their jobs; each is told of once."""
         found = []

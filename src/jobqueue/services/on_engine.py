@@ -23,10 +23,11 @@ from jobqueue.core.errors import (
 from jobqueue.core.job import Job, JobSpec, QueueSpec, SubmitResult, TimeQuery
 from jobqueue.core.lifecycle import State, project
 from jobqueue.services import journal
-from jobqueue.services.coordinator import CANCELED_RUNNING, MAX_SUMMARY
 from jobqueue.services.engine_job import QUEUE, TYPE, to_job, to_spec
-from jobqueue.services.gateway import CANCELED_QUEUED
 from jobqueue.services.model import (
+    CANCELED_RUNNING,
+    CANCELED_UNSTARTED,
+    MAX_SUMMARY,
     Canceled,
     Envelope,
     Listing,
@@ -178,7 +179,7 @@ def _envelope(job: Job) -> Envelope:
         said = _failure(job)[:MAX_SUMMARY]
     else:
         # The flag is only ever set on a running job; what is queued ends without it.
-        said = CANCELED_RUNNING if job.cancel_requested else CANCELED_QUEUED
+        said = CANCELED_RUNNING if job.cancel_requested else CANCELED_UNSTARTED
     return Envelope(job.id, status, _runtime(job), said, output, checksum(output))
 
 

@@ -319,8 +319,8 @@ WITH clock AS MATERIALIZED (
       AND NOT l.cancel
     RETURNING l.seq, l.id, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker,
               l.lease, l.run_at,
-              CASE WHEN l.state = 2 THEN c.now - coalesce(t.ran_for, 0) ELSE l.started_at END
-                  AS started_at,
+              CASE WHEN l.state = 2 THEN c.now - coalesce(t.ran_for, 0)
+                   ELSE least(l.started_at, c.now - t.ran_for) END AS started_at,
               coalesce(t.ran_for, CASE WHEN l.state = 2 THEN 0
                                        ELSE greatest(0, c.now - l.started_at) END) AS ran_for,
               t.result, t.n, c.now
