@@ -12,6 +12,9 @@ QUEUE = "taskqueue"
 TYPE = "taskqueue.v1"
 """The task that executes it. Stores have an index for jobs of this type: it never changes."""
 
+RECOVERIES = 3
+"""How often it is given to another worker. Its own failure is final: its task says so."""
+
 _FIELDS = {"job_type": str, "work_duration_ms": int, "payload_size_bytes": int, "labels": dict}
 
 
@@ -21,7 +24,7 @@ def to_job(spec: Spec, key: str) -> JobSpec:
         payload=_payload(spec),
         queue=QUEUE,
         type=TYPE,
-        max_retries=0,
+        max_retries=RECOVERIES,
         key=key or None,
         labels=dict(spec.labels),
     )

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.core.job import QueueSpec, Transition
-from jobqueue.core.lifecycle import Reason
+from jobqueue.core.lifecycle import Move, Reason
 from jobqueue.engine.engine import Engine
 from jobqueue.services.coordinator import Coordinator
-from jobqueue.services.engine_job import QUEUE
+from jobqueue.services.engine_job import QUEUE, RECOVERIES
 from jobqueue.services.gateway import Gateway
 from jobqueue.services.job_ledger import JobLedger
 from jobqueue.services.model import MAX_OUTPUT_BYTES, Envelope, Spec, Status, checksum
@@ -117,17 +117,40 @@ async def test_what_is_handed_out_and_not_started_is_queued(tasks: EngineTaskQue
     assert (summary.status, summary.started_at_ms) == (Status.QUEUED, 0)
 
 
-@pytest.mark.req("tq:RESULT")
-async def test_a_lost_worker_fails_its_job_with_a_reason(
+@pytest.mark.req("tq:NFR-1", "tq:RESULT")
+async def test_a_job_that_lost_its_worker_is_queued_again_and_runs(
     engine: Engine, tasks: EngineTaskQueue, hand: Hand
 ):
-    """In a store the job is recovered: it ends. (The document's services leave it RUNNING.)"""
+    """In a store the job is recovered. (The document's services leave it RUNNING.)"""
     job_id = (await tasks.submit(Spec("any"), "")).job_id
     job = await hand.begin()
     await engine._apply([Transition.worker_lost(job.seq, job.lease, "worker hand is gone")])
     record = await tasks.status(job_id)
+    assert (record.summary.status, record.failure_reason) == (Status.QUEUED, "")
+    assert (record.summary.started_at_ms, record.summary.finished_at_ms) == (0, 0)
+    assert await tasks.result(job_id) is None
+    await engine.retry(job_id)  # its time would come by itself
+    await hand.run(b"made")
+    envelope = await tasks.result(job_id)
+    assert envelope is not None
+    assert (envelope.status, envelope.output) == (Status.DONE, b"made")
+
+
+@pytest.mark.req("tq:RESULT")
+async def test_a_job_that_loses_every_worker_fails_with_a_reason(
+    engine: Engine, tasks: EngineTaskQueue, hand: Hand
+):
+    job_id = (await tasks.submit(Spec("any"), "")).job_id
+    for _ in range(1 + RECOVERIES):
+        job = await hand.begin()
+        await engine._apply([Transition.worker_lost(job.seq, job.lease, "worker hand is gone")])
+        if (await tasks.status(job_id)).summary.status is Status.FAILED:
+            break
+        found = await engine.get(job_id)
+        await engine._apply([Transition(found.seq, Move.RETRY_WHEN_DUE, version=found.version)])
+    record = await tasks.status(job_id)
     assert record.summary.status is Status.FAILED
-    assert record.failure_reason == "worker hand is gone"
+    assert record.failure_reason
     envelope = await tasks.result(job_id)
     assert envelope is not None
     assert (envelope.status, envelope.output) == (Status.FAILED, b"")
@@ -146,7 +169,7 @@ async def test_a_job_that_an_operator_retries_is_queued_again(
 ):
     job_id = (await tasks.submit(Spec("any"), "")).job_id
     job = await hand.begin()
-    await hand.fail(job)
+    await hand.fail(job, retryable=False)
     await engine.retry(job_id)
     record = await tasks.status(job_id)
     assert (record.summary.status, record.failure_reason) == (Status.QUEUED, "")
@@ -156,7 +179,7 @@ async def test_a_job_that_an_operator_retries_is_queued_again(
 
 async def test_a_long_failure_is_cut_in_the_summary(tasks: EngineTaskQueue, hand: Hand):
     job_id = (await tasks.submit(Spec("any"), "")).job_id
-    await hand.fail(await hand.begin(), "x" * 8_000)
+    await hand.fail(await hand.begin(), "x" * 8_000, retryable=False)
     envelope = await tasks.result(job_id)
     assert envelope is not None
     assert envelope.output_summary == "x" * 4_096
@@ -246,7 +269,7 @@ async def test_what_runs_is_asked_and_takes_its_time(
 async def test_what_has_ended_stays_as_it_ended(tasks: EngineTaskQueue, hand: Hand, fails: bool):
     job_id = (await tasks.submit(Spec("any"), "")).job_id
     job = await hand.begin()
-    await (hand.fail(job) if fails else hand.succeed(job, b"r"))
+    await (hand.fail(job, retryable=False) if fails else hand.succeed(job, b"r"))
     before = await tasks.status(job_id)
     answer = await tasks.cancel(job_id, "")
     assert answer.current is (Status.FAILED if fails else Status.DONE)
@@ -264,7 +287,7 @@ async def test_an_end_between_the_look_and_the_cancel_is_told(
     cancel = engine.cancel
 
     async def late(job_id: str):
-        await (hand.fail(job) if fails else hand.succeed(job))
+        await (hand.fail(job, retryable=False) if fails else hand.succeed(job))
         return await cancel(job_id)
 
     monkeypatch.setattr(engine, "cancel", late)

@@ -30,7 +30,7 @@ async def in_every_status(tasks: EngineTaskQueue, hand: Hand) -> dict[str, list[
     made["DONE"] = [await submit()]
     await hand.succeed(await hand.begin(), b"x")
     made["FAILED"] = [await submit()]
-    await hand.fail(await hand.begin())
+    await hand.fail(await hand.begin(), retryable=False)
     canceled = await submit()
     await tasks.cancel(canceled, "")
     stopped = await submit()

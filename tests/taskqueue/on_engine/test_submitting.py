@@ -10,7 +10,7 @@ import pytest
 from jobqueue.core.errors import InvalidArgument, KeyConflict, NotFound, RateLimited
 from jobqueue.core.job import JobSpec, QueueSpec, SubmitResult
 from jobqueue.engine.engine import Engine
-from jobqueue.services.engine_job import QUEUE, TYPE, to_job, to_spec
+from jobqueue.services.engine_job import QUEUE, RECOVERIES, TYPE, to_job, to_spec
 from jobqueue.services.model import Listing, Spec, Status
 from jobqueue.services.on_engine import EngineTaskQueue
 
@@ -21,7 +21,12 @@ SPEC = Spec("resize", 5, 7, {"b": "2", "a": "ä"})
 async def test_a_job_is_kept_in_a_queue_of_its_own(engine: Engine, tasks: EngineTaskQueue):
     submitted = await tasks.submit(SPEC, "k")
     job = await engine.get(submitted.job_id)
-    assert (job.queue, job.type, job.max_retries, job.priority) == (QUEUE, TYPE, 0, 0)
+    assert (job.queue, job.type, job.max_retries, job.priority) == (
+        QUEUE,
+        TYPE,
+        RECOVERIES,
+        0,
+    )
     assert (job.key, job.labels) == ("k", {"a": "ä", "b": "2"})
     assert json.loads(job.payload) == {
         "job_type": "resize",
