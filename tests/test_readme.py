@@ -46,6 +46,7 @@ def desk(tmp_path: Path) -> Path:
         code = f"from jobqueue.cli.{module} import main; main()"
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{code}" "$@"\n')
         (programs / name).chmod(0o755)
+    (programs / "python").symlink_to(sys.executable)
     return tmp_path
 
 
