@@ -51,6 +51,26 @@ async def test_results_are_opaque_and_may_be_empty(driver: Driver, result: bytes
     assert ((await driver.job(assignment.id)).result or b"") == (result or b"")
 
 
+@pytest.mark.req("jq:FR-030", "tq:RESULT")
+@pytest.mark.parametrize("report", ["succeed", "fail"])
+@pytest.mark.parametrize("ran_for", [2.5, 2.0, 1.5, None])
+async def test_a_job_began_when_its_worker_says_if_that_is_earlier(
+    driver: Driver, report: str, ran_for: float | None
+):
+    """The store hears of the start a little later; what is shown covers the whole run."""
+    a = await driver.running()
+    heard = driver.clock.now()
+    driver.clock.advance(2.0)
+    await driver.do(
+        Transition.succeeded(a.seq, a.lease, b"r", ran_for)
+        if report == "succeed"
+        else Transition.failed(a.seq, a.lease, "boom", retryable=False, ran_for=ran_for)
+    )
+    job = await driver.job(a.id)
+    assert job.started_at == pytest.approx(heard - (0.5 if ran_for == 2.5 else 0.0))
+    assert job.completed_at == pytest.approx(heard + 2.0)
+
+
 @pytest.mark.req("jq:FR-010", "jq:FR-011")
 @pytest.mark.parametrize("report", ["succeed", "fail", "time out", "acknowledge"])
 async def test_a_report_on_an_unstarted_lease_writes_both_transitions(driver: Driver, report: str):

@@ -147,11 +147,11 @@ async def test_a_store_forgets_a_key_after_its_time(deploy: Deploy, deployment: 
 @pytest.mark.req("tq:NFR-1", "tq:CODES")
 async def test_a_full_queue_takes_no_more_and_says_so(deploy: Deploy) -> None:
     """The bound has two names, and one answer."""
-    tq = await deploy(environ={"MAX_QUEUED_JOBS": "3"}, settings={"queue.capacity": "3"})
+    tq = await deploy(environ={"MAX_QUEUED_JOBS": "8"}, settings={"queue.capacity": "8"})
     await tq.hold()
     async with tq.with_one_list() as one:  # each node counts its own
         (before,) = await one.lists()
-        waiting = [(await one.client.submit_job(job_type="any")).job_id for _ in range(3)]
+        waiting = [(await one.client.submit_job(job_type="any")).job_id for _ in range(8)]
         for _ in range(2):
             code, text = await refused(one.stub().SubmitJob(job_of()))
             assert code is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -30,7 +30,7 @@ async def test_a_key_is_one_job_and_one_spec(held: Public) -> None:
     ids = set()
     for key in ("order-1", "order-2", "order-3"):
         first = await held.client.submit_job(SPEC, client_request_id=key)
-        turned = replace(SPEC, labels=dict(reversed(SPEC.labels.items())))
+        turned = replace(SPEC, labels=dict(reversed(list(SPEC.labels.items()))))
         for spec in (SPEC, turned, SPEC):
             again = await held.client.submit_job(spec, client_request_id=key)
             assert again.job_id == first.job_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import grpc
 import pytest
@@ -14,6 +15,8 @@ from jobqueue.taskqueue import JobSort, JobStatus, JobSummary
 from tests.api.taskqueue.public import Public, refused
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
+NO_STATUS: Any = 6
+NO_SORT: Any = 3
 ASC, DESC = JobSort.CREATED_AT_ASC, JobSort.CREATED_AT_DESC
 
 
@@ -136,9 +139,9 @@ async def test_what_is_no_page_is_refused_with_its_field(tq: Public) -> None:
             ("page.page_token", pb.ListJobsRequest(page=pb.PageRequest(page_token=token)))
             for token in tokens
         ),
-        ("status_filter", pb.ListJobsRequest(status_filter=[0])),
-        ("status_filter", pb.ListJobsRequest(status_filter=[pb.DONE, 6])),
-        ("sort", pb.ListJobsRequest(sort=3)),
+        ("status_filter", pb.ListJobsRequest(status_filter=[pb.JOB_STATUS_UNSPECIFIED])),
+        ("status_filter", pb.ListJobsRequest(status_filter=[pb.DONE, NO_STATUS])),
+        ("sort", pb.ListJobsRequest(sort=NO_SORT)),
     ]
     for field, request in requests:
         code, text = await refused(tq.stub().ListJobs(request))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -102,15 +102,13 @@ async def test_a_reason_that_is_too_long_cancels_nothing(held: Public) -> None:
 @pytest.mark.req("tq:NFR-1", "tq:CODES")
 async def test_a_method_that_is_not_there_is_unimplemented(tq: Public) -> None:
     for path in (f"{SERVICE}/PauseJob", "/taskqueue.v2.TaskQueuePublicService/SubmitJob"):
-        call = tq.channels[0].unary_unary(path)
-        code, _ = await refused(call(b"", timeout=20))
+        code, _ = await refused(_plain(tq, path, b""))
         assert code is grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.req("tq:NFR-1", "tq:CODES")
 async def test_bytes_that_are_no_message_have_no_effect(tq: Public) -> None:
-    call = tq.channels[0].unary_unary(f"{SERVICE}/SubmitJob")
-    code, _ = await refused(call(b"\xff\xff\xff", timeout=20))
+    code, _ = await refused(_plain(tq, f"{SERVICE}/SubmitJob", b"\xff\xff\xff"))
     assert code is grpc.StatusCode.UNKNOWN  # by gRPC, before anybody of us sees it
     assert await tq.jobs() == []
 
@@ -143,3 +141,8 @@ async def _end_within(tq: Public, request: pb.SubmitJobRequest, seconds: float) 
     except grpc.aio.AioRpcError as error:
         return error.code()
     return grpc.StatusCode.OK
+
+
+def _plain(tq: Public, path: str, message: bytes) -> Awaitable[bytes]:
+    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = tq.channels[0].unary_unary(path)
+    return call(message, timeout=20)

@@ -41,12 +41,23 @@ class SideLoop:
         except concurrent.futures.TimeoutError:
             future.cancel()
             raise Unavailable(f"PostgreSQL took no heartbeat within {timeout:g} s") from None
+        except concurrent.futures.CancelledError:
+            raise Unavailable("PostgreSQL: the store is closed") from None
 
     def stop(self) -> None:
-        """End the thread; what runs there is abandoned."""
+        """End the thread; what runs there is cut off, and whoever waits for it hears of it."""
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            asyncio.run_coroutine_threadsafe(_cut_off(), loop)
             thread.join(_TIMEOUT)
             loop.close()
+
+
+async def _cut_off() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=_TIMEOUT / 2)
+    asyncio.get_running_loop().stop()
