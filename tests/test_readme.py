@@ -140,7 +140,7 @@ def test_the_shell_blocks_work_in_order(desk: Path, server: tuple[int, int]) -> 
         """
         outputs.append(run(["bash", "-c", textwrap.dedent(prelude) + text], desk))
     print(*outputs, sep="\n")
-    over_http, shell, workers, fleet = outputs
+    over_http, shell, workers, fleet, designs = outputs
     assert '"job_id"' in over_http
     assert "DONE" in shell
     assert "SUCCEEDED" in shell
@@ -148,6 +148,7 @@ def test_the_shell_blocks_work_in_order(desk: Path, server: tuple[int, int]) -> 
     assert "worker stopped" in workers
     assert "embedded is up" in fleet
     assert "is down (it was up)" in fleet
+    assert designs == "DONE\n"
 
 
 def test_the_commands_it_names_exist() -> None:
