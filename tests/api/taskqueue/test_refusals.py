@@ -109,7 +109,7 @@ async def test_a_method_that_is_not_there_is_unimplemented(tq: Public) -> None:
 @pytest.mark.req("tq:NFR-1", "tq:CODES")
 async def test_bytes_that_are_no_message_have_no_effect(tq: Public) -> None:
     code, _ = await refused(_plain(tq, f"{SERVICE}/SubmitJob", b"\xff\xff\xff"))
-    assert code is INVALID  # by gRPC, before anybody of us sees it
+    assert code is INVALID
     assert await tq.jobs() == []
 
 
