@@ -74,7 +74,7 @@ async def _stays_running_and_is_told(deploy: Deploy, caplog: pytest.LogCaptureFi
 
 
 async def _is_taken_away_and_queued_again(deploy: Deploy) -> None:
-    settings = {"worker.heartbeat_interval": "0.1", "worker.heartbeat_timeout": "0.6"}
+    settings = {"worker.heartbeat_interval": "0.1", "worker.heartbeat_timeout": "1.5"}
     tq = await deploy(settings=settings, workers=False)
     job_id = (await tq.client.submit_job(job_type="any")).job_id
     assert tq.running.dispatch is not None
