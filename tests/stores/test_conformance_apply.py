@@ -67,8 +67,9 @@ async def test_a_job_began_when_its_worker_says_if_that_is_earlier(
         else Transition.failed(a.seq, a.lease, "boom", retryable=False, ran_for=ran_for)
     )
     job = await driver.job(a.id)
-    assert job.started_at == pytest.approx(heard - (0.5 if ran_for == 2.5 else 0.0))
-    assert job.completed_at == pytest.approx(heard + 2.0)
+    began = heard - (0.5 if ran_for == 2.5 else 0.0)
+    assert job.started_at == pytest.approx(began, rel=0, abs=0.001)
+    assert job.completed_at == pytest.approx(heard + 2.0, rel=0, abs=0.001)
 
 
 @pytest.mark.req("jq:FR-010", "jq:FR-011")
@@ -95,7 +96,7 @@ async def test_a_report_on_an_unstarted_lease_writes_both_transitions(driver: Dr
     assert (job.state, job.version) == (expected[-1][0], 3 + len(expected))
     assert outcome.state is job.state
     assert job.started_at is not None
-    assert job.started_at == pytest.approx(driver.clock.now() - 0.1)
+    assert job.started_at == pytest.approx(driver.clock.now() - 0.1, rel=0, abs=0.001)
 
 
 async def test_events_that_end_an_attempt_name_its_worker(driver: Driver):

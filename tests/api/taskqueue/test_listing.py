@@ -34,8 +34,8 @@ async def test_both_orders_and_every_page_size(tq: Public) -> None:
         submitted: set[str] = set()
         jobs: list[JobSummary] = []
         # 200 and more, and some of them within one millisecond.
-        while len(submitted) < 205 or max(Counter(j.created_at_ms for j in jobs).values()) < 3:
-            assert len(submitted) < 5_000, "no three jobs were created within a millisecond"
+        while len(submitted) < 205 or max(Counter(j.created_at_ms for j in jobs).values()) < 2:
+            assert len(submitted) < 5_000, "no two jobs were created within a millisecond"
             made = await asyncio.gather(*(one.client.submit_job(job_type="any") for _ in range(41)))
             submitted |= {job.job_id for job in made}
             (jobs,) = await one.lists()
