@@ -253,7 +253,7 @@ class Gateway:
         return answer.current
 
     async def _put_back(self, job_id: str) -> None:
-        """A cancel that stopped half-way must not strand the job.
+        """A cancel that stopped half-way must not strand the job, however full the queue is.
 
         If its envelope was stored after all, that decides when the job has run. If it has left
         QUEUED after all, nobody is given it when it is taken.
@@ -261,7 +261,7 @@ class Gateway:
         with deadline(None):
             try:
                 queued = await self._queue.enqueue(
-                    job_id, self._now_ms(), request_id=new_request_id()
+                    job_id, self._now_ms(), rescue=True, request_id=new_request_id()
                 )
                 failure = "the queue is full"
             except JobQueueError as error:
