@@ -155,7 +155,8 @@ class Coordinator:
     async def fetch(self, worker_id: str, *, request_id: str) -> Work:
         """A job, once it is RUNNING."""
         check_worker_id(worker_id)
-        return await self._protocols.once("fetch", request_id, lambda: self._fetch(worker_id))
+        what = ("fetch", worker_id)
+        return await self._protocols.once(what, request_id, lambda: self._fetch(worker_id))
 
     async def _fetch(self, worker_id: str) -> Work:
         idle = Work(retry_after_ms=self._retry_after_ms)
@@ -296,7 +297,8 @@ class Coordinator:
     async def report(self, report: Report, *, request_id: str) -> bool:
         """Envelope, then compare-and-set; the envelope that is kept decides."""
         check_worker_id(report.worker_id)
-        return await self._protocols.once("report", request_id, lambda: self._report(report))
+        what = ("report", report.worker_id, report.job_id, report.outcome)
+        return await self._protocols.once(what, request_id, lambda: self._report(report))
 
     async def _report(self, report: Report) -> bool:
         job_id = report.job_id

@@ -88,7 +88,9 @@ class JobLedger:
 
     async def create(self, spec: Spec, key: str, *, request_id: str) -> Created:
         """A new job, or the one that has the key."""
-        return self._repeats.answer("create", request_id, lambda: self._create(spec, key))
+        what = ("create", key, spec.job_type, spec.work_duration_ms, spec.payload_size_bytes)
+        labels = frozenset(spec.labels.items())
+        return self._repeats.answer((*what, labels), request_id, lambda: self._create(spec, key))
 
     def _create(self, spec: Spec, key: str) -> Created:
         if key and (job_id := self._keys.get(key)) is not None:
@@ -121,7 +123,8 @@ class JobLedger:
 
     async def delete_if(self, job_id: str, expected: Status, *, request_id: str) -> Applied:
         """Remove the job and free its key, if it has that status."""
-        return self._repeats.answer("delete", request_id, lambda: self._delete(job_id, expected))
+        what = ("delete", job_id, expected)
+        return self._repeats.answer(what, request_id, lambda: self._delete(job_id, expected))
 
     def _delete(self, job_id: str, expected: Status) -> Applied:
         job = self._jobs.get(job_id)
@@ -179,8 +182,9 @@ class JobLedger:
             raise InvalidArgument("to_status", f"no job goes from {expected.name} to {to.name}")
         if actor != allowed:
             raise PermissionDenied(f"{expected.name} -> {to.name} is the {allowed}'s to make")
+        what = ("transition", job_id, expected, to)
         return self._repeats.answer(
-            "transition", request_id, lambda: self._transition(job_id, expected, to, reason)
+            what, request_id, lambda: self._transition(job_id, expected, to, reason)
         )
 
     def _transition(self, job_id: str, expected: Status, to: Status, reason: str) -> Applied:
@@ -209,9 +213,8 @@ class JobLedger:
 
     async def request_cancel(self, job_id: str, reason: str, *, request_id: str) -> Applied:
         """Set the flag of a job that is not terminal."""
-        return self._repeats.answer(
-            "request_cancel", request_id, lambda: self._request_cancel(job_id)
-        )
+        what = ("request_cancel", job_id)
+        return self._repeats.answer(what, request_id, lambda: self._request_cancel(job_id))
 
     def _request_cancel(self, job_id: str) -> Applied:
         job = self._find(job_id)

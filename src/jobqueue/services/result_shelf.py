@@ -40,7 +40,8 @@ class ResultShelf:
         """Keep it, unless there is one."""
         if not envelope.status.terminal:
             raise InvalidArgument("terminal_status", "must be DONE, FAILED or CANCELED")
-        return self._repeats.answer("store", request_id, lambda: self._store(envelope))
+        what = ("store", envelope.job_id, envelope.status)
+        return self._repeats.answer(what, request_id, lambda: self._store(envelope))
 
     def _store(self, envelope: Envelope) -> Stored:
         envelope = self._bounded(envelope)

@@ -447,3 +447,15 @@ async def test_a_job_that_comes_while_a_fetch_is_answered_waits_for_the_next(rig
     assert (await rig.fetch()).job_id == ""
     assert len(await rig.work_off()) == 1
     await rig.check()
+
+
+@pytest.mark.req("tq:CODES", "tq:DISPATCH")
+@virtual_time
+async def test_two_workers_that_chose_one_request_id_get_two_jobs(rig: Rig):
+    jobs = {await rig.submit(), await rig.submit()}
+    given = {name: await rig.fetch(name, request_id="1") for name in ("one", "two")}
+    assert {work.job_id for work in given.values()} == jobs
+    for name, work in given.items():
+        assert await rig.report(work.job_id, worker_id=name, request_id="2")
+        assert await rig.status(work.job_id) is Status.DONE
+    await rig.check()

@@ -122,6 +122,14 @@ async def test_a_repeated_request_is_told_the_first_answer(shelf: ResultShelf):
     assert await shelf.store(DONE, request_id="r") == first == Stored(True, False, Status.DONE)
 
 
+@pytest.mark.req("tq:CODES")
+async def test_an_id_that_was_used_for_another_job_is_no_repetition(shelf: ResultShelf):
+    for job_id in "ab":
+        stored = await shelf.store(Envelope(job_id, Status.DONE), request_id="r")
+        assert stored == Stored(True, False, Status.DONE)
+        assert await shelf.get(job_id) is not None
+
+
 async def test_the_latest_results_are_kept(shelf: ResultShelf):
     for job_id in "abcd":
         await store(shelf, Envelope(job_id, Status.DONE))
