@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.errors import (
@@ -151,14 +151,20 @@ class JobLedger:
         if listing.offset < 0:
             raise InvalidArgument("page.page_token", "must be a non-negative integer")
         limit = page_size(listing.limit)
-        matching = (
-            summary
-            for summary in _sorted(self._jobs.values(), listing.sort)
-            if not listing.statuses or summary.status in listing.statuses
-        )
+        matching = self._matching(listing.statuses)
+        if listing.sort is Sort.CREATED_AT_DESC:
+            matching.reverse()
         end = listing.offset + limit
-        found = list(islice(matching, listing.offset, end + 1))
-        return Page(tuple(found[:limit]), end if len(found) > limit else None)
+        more = end < len(matching)
+        return Page(tuple(_sorted_slice(matching, listing.offset, end)), end if more else None)
+
+    def _matching(self, statuses: frozenset[Status]) -> list[_Job]:
+        """Of all jobs there may be: nothing else is served meanwhile, so this must be quick."""
+        jobs = self._jobs.values()
+        if not statuses:
+            return list(jobs)
+        wanted = tuple(statuses)  # a member's hash costs more than looking at five
+        return [job for job in jobs if job.record.summary.status in wanted]
 
     async def transition(
         self,
@@ -229,10 +235,22 @@ class JobLedger:
         return self._latest_ms
 
 
-def _sorted(jobs: Iterable[_Job], sort: Sort) -> Iterator[Summary]:
-    """By time of creation; those of one millisecond by id, ascending."""
-    ordered = list(jobs)
-    if sort is Sort.CREATED_AT_DESC:
-        ordered.reverse()
-    for _, same in groupby(ordered, key=lambda job: job.record.summary.created_at_ms):
-        yield from sorted((job.record.summary for job in same), key=lambda s: s.job_id)
+def _sorted_slice(by_time: Sequence[_Job], start: int, end: int) -> list[Summary]:
+    """That part of them, in which those of one millisecond are in the order of their ids."""
+    first, last = start, min(end, len(by_time))
+    if first >= last:
+        return []
+    while first > 0 and _created(by_time[first - 1]) == _created(by_time[first]):
+        first -= 1
+    while last < len(by_time) and _created(by_time[last]) == _created(by_time[last - 1]):
+        last += 1
+    ordered = [
+        summary
+        for _, same in groupby(by_time[first:last], key=_created)
+        for summary in sorted((job.record.summary for job in same), key=lambda s: s.job_id)
+    ]
+    return ordered[start - first : end - first]
+
+
+def _created(job: _Job) -> int:
+    return job.record.summary.created_at_ms
