@@ -56,13 +56,14 @@ class Liveness:
 
     def silent(self) -> list[tuple[str, list[str]]]:
         """Workers that were not heard in time, with their jobs; each is told of once."""
-        found = []
         # A worker may have been forgotten while a job was on its way to it.
         known = dict.fromkeys([*self._heard, *self._owners.values()])
-        for worker_id in [name for name in known if not self.alive(name)]:
+        found: dict[str, list[str]] = {name: [] for name in known if not self.alive(name)}
+        for job, owner in self._owners.items():
+            if owner in found:
+                found[owner].append(job)
+        for worker_id, jobs in found.items():
             self._heard.pop(worker_id, None)
-            jobs = [job for job, owner in self._owners.items() if owner == worker_id]
             for job in jobs:
                 del self._owners[job]
-            found.append((worker_id, jobs))
-        return found
+        return list(found.items())

@@ -107,6 +107,30 @@ def test_workers_are_bounded_and_those_that_are_known_still_beat(workers, monkey
 
 
 @pytest.mark.req("tq:LIVENESS", "tq:LOCK-32")
+class _Named(str):
+    """A name that counts how often it is compared."""
+
+    times = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        _Named.times += 1
+        return str.__eq__(self, other)
+
+
+def test_many_that_fall_silent_at_once_cost_one_look_at_the_jobs(workers, told):
+    names = [_Named(f"worker-{number}") for number in range(50)]
+    for name in names:
+        workers.beat(name)
+        for number in range(10):
+            workers.give(name, f"{name}-{number}")
+    told.seconds += 5
+    _Named.times = 0
+    assert [len(jobs) for _, jobs in workers.silent()] == [10] * 50
+    assert workers.given == 0
+    assert _Named.times < 50 * 50
+
+
 def test_the_constants():
     assert (HEARTBEAT_INTERVAL_MS, WORKER_TIMEOUT_MS) == (1_000, 4_000)
 
