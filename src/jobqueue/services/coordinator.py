@@ -96,9 +96,9 @@ class Coordinator:
         """Begin to judge workers."""
         self._watch = asyncio.create_task(self._look())
 
-    async def stop(self) -> None:
-        """Let what was begun end."""
-        await self._protocols.settle(_SETTLE_SECONDS)
+    async def stop(self, seconds: float = _SETTLE_SECONDS) -> None:
+        """Let what was begun end: it needs no longer than a few calls do."""
+        await self._protocols.settle(min(seconds, _SETTLE_SECONDS))
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)

@@ -51,9 +51,9 @@ class Gateway:
         self._keys = _KeyLocks()
         self._undoing: OrderedDict[str, str] = OrderedDict()  # unanswered deletes: job, request
 
-    async def stop(self) -> None:
-        """Let what was begun end."""
-        await self._protocols.settle(_SETTLE_SECONDS)
+    async def stop(self, seconds: float = _SETTLE_SECONDS) -> None:
+        """Let what was begun end: it needs no longer than a few calls do."""
+        await self._protocols.settle(min(seconds, _SETTLE_SECONDS))
 
     # -- submit: create, enqueue; if that fails, undo the create ---------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -151,20 +151,12 @@ class JobLedger:
         if listing.offset < 0:
             raise InvalidArgument("page.page_token", "must be a non-negative integer")
         limit = page_size(listing.limit)
-        matching = self._matching(listing.statuses)
+        matching = _with_status(self._jobs.values(), listing.statuses)
         if listing.sort is Sort.CREATED_AT_DESC:
             matching.reverse()
         end = listing.offset + limit
         more = end < len(matching)
         return Page(tuple(_sorted_slice(matching, listing.offset, end)), end if more else None)
-
-    def _matching(self, statuses: frozenset[Status]) -> list[_Job]:
-        """Of all jobs there may be: nothing else is served meanwhile, so this must be quick."""
-        jobs = self._jobs.values()
-        if not statuses:
-            return list(jobs)
-        wanted = tuple(statuses)  # a member's hash costs more than looking at five
-        return [job for job in jobs if job.record.summary.status in wanted]
 
     async def transition(
         self,
@@ -233,6 +225,14 @@ class JobLedger:
         """Never earlier than before: the order of creation is the order of times."""
         self._latest_ms = max(self._latest_ms, int(self._clock.now() * 1000))
         return self._latest_ms
+
+
+def _with_status(jobs: Iterable[_Job], statuses: frozenset[Status]) -> list[_Job]:
+    """Of all jobs there may be: nothing else is served meanwhile, so this must be quick."""
+    if not statuses:
+        return list(jobs)
+    wanted = tuple(statuses)  # a member's hash costs more than looking at five
+    return [job for job in jobs if job.record.summary.status in wanted]
 
 
 def _sorted_slice(by_time: Sequence[_Job], start: int, end: int) -> list[Summary]:

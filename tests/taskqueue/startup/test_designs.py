@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jobqueue.access.tls import Credentials, Tls
 from jobqueue.api.grpc.taskqueue.peer import Peer
@@ -22,6 +24,7 @@ from jobqueue.topology.taskqueue import catalogue
 from jobqueue.topology.taskqueue.links import Links
 from jobqueue.topology.taskqueue.node import node
 from jobqueue.topology.taskqueue.programs import PROGRAMS
+from jobqueue.topology.taskqueue.running import Grace
 from jobqueue.topology.taskqueue.together import design_a, design_b
 from tests.access.certificates import Authority
 
@@ -306,6 +309,39 @@ async def test_a_node_that_stops_finishes_what_it_runs(caplog: pytest.LogCapture
     assert (counts["jobs"], counts["unfinished_jobs"]) == (3, 2)
     assert (counts["queued_jobs"], counts["results"]) == (2, 1)
     assert not [r for r in caplog.records if getattr(r, "event", "") == "stopped_early"]
+
+
+@pytest.mark.req("tq:STARTUP")
+async def test_calls_and_jobs_that_do_not_end_share_the_time_of_the_stop() -> None:
+    told = {**LOOPBACK, "NODE_PORT": "0", "NODES": "a:1", "NODE_INDEX": "0"}
+    values = catalogue.NODE.read({**told, "SHUTDOWN_TIMEOUT_MS": "4000"})
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as stack:
+        running = await stack.enter_async_context(node(values))
+        async with (
+            client(running.address) as queue,
+            grpc.aio.insecure_channel(running.address) as channel,
+        ):
+            await queue.submit(LONG, "")
+            await counted(queue, RUNNING=1)
+            # Watching never ends by itself.
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            watch = stub.Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+            began = loop.time()
+            await stack.aclose()
+            took = loop.time() - began
+    assert took < 2 * 4.0  # one after the other would take that
+
+
+def test_the_time_of_a_stop_runs_from_its_beginning() -> None:
+    grace = Grace(catalogue.JOB.read({"SHUTDOWN_TIMEOUT_MS": "3600000"}))
+    first = grace.left()
+    assert first == 3600
+    assert grace.left() < first
+    assert grace.left(keep=1_000) < first - 1_000
+    assert grace.left(keep=10_000) > 1_000  # the half of it is always there
+    assert Grace(catalogue.JOB.read({"SHUTDOWN_TIMEOUT_MS": "0"})).left(keep=3) == 0
 
 
 async def test_a_port_that_is_taken_leaves_nothing_behind() -> None:
