@@ -125,12 +125,22 @@ class Coordinator:
 
     # -- liveness --------------------------------------------------------------------------------
 
-    async def heartbeat(self, worker_id: str, at_ms: int, capacity: int) -> int:
+    async def heartbeat(
+        self, worker_id: str, at_ms: int, capacity: int, *, incarnation: str = ""
+    ) -> int:
         """Refresh; by this process's clock, not by the worker's."""
         check_worker_id(worker_id)
         if self._liveness.beat(worker_id):
             journal.note(
                 "worker_available", "a worker is there", worker_id=worker_id, capacity=capacity
+            )
+        # One that comes back before it was missed: nobody else would tell of its jobs.
+        if jobs := self._liveness.started_anew(worker_id, incarnation):
+            journal.warn(
+                journal.STATE_LOST,
+                "a worker was started anew; the jobs that it had stay RUNNING",
+                worker_id=worker_id,
+                job_ids=jobs,
             )
         return self._heartbeat_interval_ms
 

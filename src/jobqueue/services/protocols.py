@@ -107,8 +107,13 @@ class Results(Protocol):
 class Coordination(Protocol):
     """What a worker calls."""
 
-    async def heartbeat(self, worker_id: str, at_ms: int, capacity: int) -> int:
-        """The worker lives; returns when the next beat is due, in milliseconds."""
+    async def heartbeat(
+        self, worker_id: str, at_ms: int, capacity: int, *, incarnation: str = ""
+    ) -> int:
+        """The worker lives; returns when the next beat is due, in milliseconds.
+
+        ``incarnation`` is another one when the worker was started anew.
+        """
         ...
 
     async def fetch(self, worker_id: str, *, request_id: str) -> Work:

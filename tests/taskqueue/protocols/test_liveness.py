@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from jobqueue.core.errors import InvalidArgument, QueueFull
-from jobqueue.services import liveness
+from jobqueue.services import journal, liveness
 from jobqueue.services.liveness import Liveness
 from jobqueue.services.model import (
     HEARTBEAT_INTERVAL_MS,
@@ -221,3 +221,23 @@ async def test_a_worker_has_a_name(rig: Rig, worker_id):
         await rig.coordination.fetch(worker_id, request_id="r")
     with pytest.raises(InvalidArgument, match="worker_id"):
         await rig.report("j", worker_id=worker_id)
+
+
+@pytest.mark.req("tq:LIVENESS", "tq:NFR-5")
+@virtual_time
+async def test_the_jobs_of_a_worker_that_was_back_before_it_was_missed_are_named(rig: Rig):
+    beat = rig.coordinator.heartbeat
+    await beat(WORKER, 0, 1, incarnation="before")
+    job_id = await rig.running()
+    await beat(WORKER, 0, 1, incarnation="before")
+    assert not rig.lines.of(journal.STATE_LOST)
+    await beat(WORKER, 0, 1, incarnation="after")
+    await beat(WORKER, 0, 1, incarnation="after")
+    (line,) = rig.lines.of(journal.STATE_LOST)
+    assert (line.__dict__["worker_id"], line.__dict__["job_ids"]) == (WORKER, [job_id])
+    assert await rig.status(job_id) is Status.RUNNING
+    assert rig.coordinator.assigned == 0
+    another = await rig.running()  # what it is given now is its own
+    await beat(WORKER, 0, 1, incarnation="after")
+    assert len(rig.lines.of(journal.STATE_LOST)) == 1
+    assert await rig.report(another)
