@@ -17,7 +17,7 @@ from jobqueue.api.grpc.taskqueue.peer import Peer
 from jobqueue.api.grpc.taskqueue.remote import RemoteJobs, RemoteQueue
 from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
 from jobqueue.core.errors import PermissionDenied, QueueFull, Unavailable
-from jobqueue.services.model import Actor, Envelope, Listing, Spec, Status
+from jobqueue.services.model import MAX_OUTPUT_BYTES, Actor, Envelope, Listing, Spec, Status
 from jobqueue.services.owners import owner_index
 from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, new_request_id
 from jobqueue.topology.taskqueue import catalogue
@@ -114,6 +114,26 @@ async def test_design_b_runs_one_job_at_once_in_each_of_six_nodes() -> None:
 
 
 # -- every variable reaches what it is for ---------------------------------------------------------
+
+
+@pytest.mark.req("tq:CODES", "tq:LOCK-23")
+@pytest.mark.parametrize("design", ["a", "b"])
+async def test_the_oldest_results_are_forgotten_when_their_outputs_are_too_much(design) -> None:
+    bounds = {"MAX_RESULT_BYTES": str(MAX_OUTPUT_BYTES), **AT_ONCE}
+    async with contextlib.AsyncExitStack() as stack:
+        if design == "a":
+            target = (await stack.enter_async_context(design_a(bounds)))["gateway"]
+        else:
+            (target,) = await stack.enter_async_context(design_b(1, bounds))
+        queue = await stack.enter_async_context(client(target))
+        spec = Spec("large", payload_size_bytes=MAX_OUTPUT_BYTES)
+        jobs = []
+        for _ in range(2):
+            jobs.append((await queue.submit(spec, "")).job_id)
+            assert len((await result_of(queue, jobs[-1])).output) == MAX_OUTPUT_BYTES
+        with pytest.raises(Unavailable):
+            await queue.result(jobs[0])
+        assert (await queue.status(jobs[0])).summary.status is Status.DONE
 
 
 @pytest.mark.req("tq:DEDUP", "tq:LOCK-25")

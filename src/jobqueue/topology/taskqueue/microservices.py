@@ -95,6 +95,7 @@ async def result(values: Values, links: Links = DIRECT) -> AsyncIterator[Running
     shelf = ResultShelf(
         max_output_bytes=values[catalogue.MAX_OUTPUT_BYTES],
         max_results=2 * values[catalogue.MAX_JOBS],
+        max_bytes=values[catalogue.MAX_RESULT_BYTES],
     )
     try:
         async with listening(

@@ -42,6 +42,7 @@ async def node(values: Values, links: Links = DIRECT) -> AsyncIterator[Running]:
     shelf = ResultShelf(
         max_output_bytes=values[catalogue.MAX_OUTPUT_BYTES],
         max_results=2 * values[catalogue.MAX_JOBS],
+        max_bytes=values[catalogue.MAX_RESULT_BYTES],
     )
     jobs, queue, results = links.jobs(ledger), links.queue(ready), links.results(shelf)
     gateway = Gateway(jobs, queue, results)
