@@ -44,7 +44,7 @@ from jobqueue.services.requests import check_worker_id
 
 NO_REASON = "failed, and the worker gave no reason"
 _SETTLE_SECONDS = 2.0
-_TRANSIENT = UNCERTAIN | {Code.QUEUE_FULL}
+_TRANSIENT = (UNCERTAIN - {Code.INTERNAL}) | {Code.QUEUE_FULL}
 _ENDS = {
     Outcome.SUCCEEDED: Status.DONE,
     Outcome.FAILED: Status.FAILED,

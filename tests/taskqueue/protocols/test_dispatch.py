@@ -39,11 +39,8 @@ from tests.taskqueue.protocols.virtual_time import virtual_time
 START = "jobs.transition QUEUED->RUNNING"
 RESCUE = "queue.enqueue rescue"
 LOST_CAS = answers(Applied(False, Status.QUEUED))
-by_code = pytest.mark.parametrize(
-    "error",
-    [Unavailable("x"), DeadlineExceeded("x"), OutcomeUnknown("x")],
-    ids=lambda error: error.code,
-)
+UNANSWERED = [Unavailable("x"), DeadlineExceeded("x"), OutcomeUnknown("x")]
+by_code = pytest.mark.parametrize("error", UNANSWERED, ids=lambda error: error.code)
 
 
 def called(rig: Rig) -> list[str]:
@@ -100,7 +97,7 @@ async def test_every_call_delivered_twice_is_one_assignment(rig: Rig):
 
 
 @pytest.mark.req("tq:DISPATCH", "tq:NFR-5", "tq:LOCK-40")
-@by_code
+@pytest.mark.parametrize("error", [*UNANSWERED, Internal("x")], ids=lambda error: error.code)
 @pytest.mark.parametrize("by", [WORKER, "worker-2"], ids=["same worker", "another worker"])
 @virtual_time
 async def test_an_unanswered_take_is_asked_for_again_by_the_next_fetch(rig: Rig, error, by):

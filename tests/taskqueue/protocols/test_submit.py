@@ -9,6 +9,7 @@ import pytest
 from jobqueue.core.deadline import deadline, remaining
 from jobqueue.core.errors import (
     DeadlineExceeded,
+    Internal,
     KeyConflict,
     OutcomeUnknown,
     QueueFull,
@@ -27,7 +28,12 @@ from tests.taskqueue.protocols.faulty import (
 from tests.taskqueue.protocols.rig import SPEC, Lines, Rig
 from tests.taskqueue.protocols.virtual_time import virtual_time
 
-UNSURE = [Unavailable("down"), DeadlineExceeded("late"), OutcomeUnknown("lost")]
+UNSURE = [
+    Unavailable("down"),
+    DeadlineExceeded("late"),
+    OutcomeUnknown("lost"),
+    Internal("the stream was reset"),
+]
 by_code = pytest.mark.parametrize("error", UNSURE, ids=lambda error: error.code)
 
 
