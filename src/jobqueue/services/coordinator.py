@@ -44,7 +44,7 @@ from jobqueue.services.requests import check_worker_id
 
 NO_REASON = "failed, and the worker gave no reason"
 _SETTLE_SECONDS = 2.0
-_TRANSIENT = UNCERTAIN | {Code.QUEUE_FULL}
+_TRANSIENT = (UNCERTAIN - {Code.INTERNAL}) | {Code.QUEUE_FULL}
 _ENDS = {
     Outcome.SUCCEEDED: Status.DONE,
     Outcome.FAILED: Status.FAILED,
@@ -96,9 +96,9 @@ class Coordinator:
         """Begin to judge workers."""
         self._watch = asyncio.create_task(self._look())
 
-    async def stop(self) -> None:
-        """Let what was begun end."""
-        await self._protocols.settle(_SETTLE_SECONDS)
+    async def stop(self, seconds: float = _SETTLE_SECONDS) -> None:
+        """Let what was begun end: it needs no longer than a few calls do."""
+        await self._protocols.settle(min(seconds, _SETTLE_SECONDS))
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -125,12 +125,22 @@ class Coordinator:
 
     # -- liveness --------------------------------------------------------------------------------
 
-    async def heartbeat(self, worker_id: str, at_ms: int, capacity: int) -> int:
+    async def heartbeat(
+        self, worker_id: str, at_ms: int, capacity: int, *, incarnation: str = ""
+    ) -> int:
         """Refresh; by this process's clock, not by the worker's."""
         check_worker_id(worker_id)
         if self._liveness.beat(worker_id):
             journal.note(
                 "worker_available", "a worker is there", worker_id=worker_id, capacity=capacity
+            )
+        # One that comes back before it was missed: nobody else would tell of its jobs.
+        if jobs := self._liveness.started_anew(worker_id, incarnation):
+            journal.warn(
+                journal.STATE_LOST,
+                "a worker was started anew; the jobs that it had stay RUNNING",
+                worker_id=worker_id,
+                job_ids=jobs,
             )
         return self._heartbeat_interval_ms
 
@@ -155,7 +165,8 @@ class Coordinator:
     async def fetch(self, worker_id: str, *, request_id: str) -> Work:
         """A job, once it is RUNNING."""
         check_worker_id(worker_id)
-        return await self._protocols.once("fetch", request_id, lambda: self._fetch(worker_id))
+        what = ("fetch", worker_id)
+        return await self._protocols.once(what, request_id, lambda: self._fetch(worker_id))
 
     async def _fetch(self, worker_id: str) -> Work:
         idle = Work(retry_after_ms=self._retry_after_ms)
@@ -296,7 +307,8 @@ class Coordinator:
     async def report(self, report: Report, *, request_id: str) -> bool:
         """Envelope, then compare-and-set; the envelope that is kept decides."""
         check_worker_id(report.worker_id)
-        return await self._protocols.once("report", request_id, lambda: self._report(report))
+        what = ("report", report.worker_id, report.job_id, report.outcome)
+        return await self._protocols.once(what, request_id, lambda: self._report(report))
 
     async def _report(self, report: Report) -> bool:
         job_id = report.job_id

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.deadline import deadline
@@ -51,9 +50,9 @@ class Gateway:
         self._keys = _KeyLocks()
         self._undoing: OrderedDict[str, str] = OrderedDict()  # unanswered deletes: job, request
 
-    async def stop(self) -> None:
-        """Let what was begun end."""
-        await self._protocols.settle(_SETTLE_SECONDS)
+    async def stop(self, seconds: float = _SETTLE_SECONDS) -> None:
+        """Let what was begun end: it needs no longer than a few calls do."""
+        await self._protocols.settle(min(seconds, _SETTLE_SECONDS))
 
     # -- submit: create, enqueue; if that fails, undo the create ---------------------------------
 
@@ -61,12 +60,13 @@ class Gateway:
         """Accepted once it is in the queue."""
         check_spec(spec)
         check_key(key)
-        return await self._protocols.run(self._submit(spec, key))
-
-    async def _submit(self, spec: Spec, key: str) -> Submitted:
         # One at a time for each key: a second caller must not be told of a job that the first is
-        # about to undo.
-        async with self._keys.hold(key):
+        # about to undo. Who leaves while waiting for that has begun nothing.
+        release = await self._keys.take(key)
+        return await self._protocols.run(self._submit(spec, key, release))
+
+    async def _submit(self, spec: Spec, key: str, release: Callable[[], None]) -> Submitted:
+        try:
             created = await self._create(spec, key)
             if created.job_id in self._undoing:
                 created = await self._undone(created, spec, key)
@@ -74,6 +74,8 @@ class Gateway:
                 return self._accepted(created)
             with in_hand("a job may be there that is not in the queue", created.job_id):
                 return await self._enqueue(created)
+        finally:
+            release()
 
     async def _create(self, spec: Spec, key: str) -> Created:
         request_id = new_request_id()
@@ -253,7 +255,7 @@ class Gateway:
         return answer.current
 
     async def _put_back(self, job_id: str) -> None:
-        """A cancel that stopped half-way must not strand the job.
+        """A cancel that stopped half-way must not strand the job, however full the queue is.
 
         If its envelope was stored after all, that decides when the job has run. If it has left
         QUEUED after all, nobody is given it when it is taken.
@@ -261,7 +263,7 @@ class Gateway:
         with deadline(None):
             try:
                 queued = await self._queue.enqueue(
-                    job_id, self._now_ms(), request_id=new_request_id()
+                    job_id, self._now_ms(), rescue=True, request_id=new_request_id()
                 )
                 failure = "the queue is full"
             except JobQueueError as error:
@@ -296,19 +298,27 @@ class _KeyLocks:
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
-    @asynccontextmanager
-    async def hold(self, key: str) -> AsyncIterator[None]:
+    async def take(self, key: str) -> Callable[[], None]:
+        """Wait for the key; returns what gives it back."""
         if not key:
-            yield
-            return
+            return lambda: None
         lock, users = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
         try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[key]
-            if users == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = (lock, users - 1)
+            await lock.acquire()
+        except asyncio.CancelledError:
+            self._leave(key)
+            raise
+
+        def release() -> None:
+            lock.release()
+            self._leave(key)
+
+        return release
+
+    def _leave(self, key: str) -> None:
+        lock, users = self._locks[key]
+        if users == 1:
+            del self._locks[key]
+        else:
+            self._locks[key] = (lock, users - 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.errors import (
@@ -88,7 +88,9 @@ class JobLedger:
 
     async def create(self, spec: Spec, key: str, *, request_id: str) -> Created:
         """A new job, or the one that has the key."""
-        return self._repeats.answer("create", request_id, lambda: self._create(spec, key))
+        what = ("create", key, spec.job_type, spec.work_duration_ms, spec.payload_size_bytes)
+        labels = frozenset(spec.labels.items())
+        return self._repeats.answer((*what, labels), request_id, lambda: self._create(spec, key))
 
     def _create(self, spec: Spec, key: str) -> Created:
         if key and (job_id := self._keys.get(key)) is not None:
@@ -121,7 +123,8 @@ class JobLedger:
 
     async def delete_if(self, job_id: str, expected: Status, *, request_id: str) -> Applied:
         """Remove the job and free its key, if it has that status."""
-        return self._repeats.answer("delete", request_id, lambda: self._delete(job_id, expected))
+        what = ("delete", job_id, expected)
+        return self._repeats.answer(what, request_id, lambda: self._delete(job_id, expected))
 
     def _delete(self, job_id: str, expected: Status) -> Applied:
         job = self._jobs.get(job_id)
@@ -148,14 +151,12 @@ class JobLedger:
         if listing.offset < 0:
             raise InvalidArgument("page.page_token", "must be a non-negative integer")
         limit = page_size(listing.limit)
-        matching = (
-            summary
-            for summary in _sorted(self._jobs.values(), listing.sort)
-            if not listing.statuses or summary.status in listing.statuses
-        )
+        matching = _with_status(self._jobs.values(), listing.statuses)
+        if listing.sort is Sort.CREATED_AT_DESC:
+            matching.reverse()
         end = listing.offset + limit
-        found = list(islice(matching, listing.offset, end + 1))
-        return Page(tuple(found[:limit]), end if len(found) > limit else None)
+        more = end < len(matching)
+        return Page(tuple(_sorted_slice(matching, listing.offset, end)), end if more else None)
 
     async def transition(
         self,
@@ -179,8 +180,9 @@ class JobLedger:
             raise InvalidArgument("to_status", f"no job goes from {expected.name} to {to.name}")
         if actor != allowed:
             raise PermissionDenied(f"{expected.name} -> {to.name} is the {allowed}'s to make")
+        what = ("transition", job_id, expected, to)
         return self._repeats.answer(
-            "transition", request_id, lambda: self._transition(job_id, expected, to, reason)
+            what, request_id, lambda: self._transition(job_id, expected, to, reason)
         )
 
     def _transition(self, job_id: str, expected: Status, to: Status, reason: str) -> Applied:
@@ -209,9 +211,8 @@ class JobLedger:
 
     async def request_cancel(self, job_id: str, reason: str, *, request_id: str) -> Applied:
         """Set the flag of a job that is not terminal."""
-        return self._repeats.answer(
-            "request_cancel", request_id, lambda: self._request_cancel(job_id)
-        )
+        what = ("request_cancel", job_id)
+        return self._repeats.answer(what, request_id, lambda: self._request_cancel(job_id))
 
     def _request_cancel(self, job_id: str) -> Applied:
         job = self._find(job_id)
@@ -226,10 +227,30 @@ class JobLedger:
         return self._latest_ms
 
 
-def _sorted(jobs: Iterable[_Job], sort: Sort) -> Iterator[Summary]:
-    """By time of creation; those of one millisecond by id, ascending."""
-    ordered = list(jobs)
-    if sort is Sort.CREATED_AT_DESC:
-        ordered.reverse()
-    for _, same in groupby(ordered, key=lambda job: job.record.summary.created_at_ms):
-        yield from sorted((job.record.summary for job in same), key=lambda s: s.job_id)
+def _with_status(jobs: Iterable[_Job], statuses: frozenset[Status]) -> list[_Job]:
+    """Of all jobs there may be: nothing else is served meanwhile, so this must be quick."""
+    if not statuses:
+        return list(jobs)
+    wanted = tuple(statuses)  # a member's hash costs more than looking at five
+    return [job for job in jobs if job.record.summary.status in wanted]
+
+
+def _sorted_slice(by_time: Sequence[_Job], start: int, end: int) -> list[Summary]:
+    """That part of them, in which those of one millisecond are in the order of their ids."""
+    first, last = start, min(end, len(by_time))
+    if first >= last:
+        return []
+    while first > 0 and _created(by_time[first - 1]) == _created(by_time[first]):
+        first -= 1
+    while last < len(by_time) and _created(by_time[last]) == _created(by_time[last - 1]):
+        last += 1
+    ordered = [
+        summary
+        for _, same in groupby(by_time[first:last], key=_created)
+        for summary in sorted((job.record.summary for job in same), key=lambda s: s.job_id)
+    ]
+    return ordered[start - first : end - first]
+
+
+def _created(job: _Job) -> int:
+    return job.record.summary.created_at_ms

@@ -18,6 +18,7 @@ class Liveness:
         self._monotonic = monotonic
         self._heard: dict[str, float] = {}
         self._owners: dict[str, str] = {}
+        self._incarnations: dict[str, str] = {}
 
     @property
     def workers(self) -> int:
@@ -36,6 +37,19 @@ class Liveness:
             raise QueueFull(f"there are {MAX_WORKERS} workers already")
         self._heard[worker_id] = self._monotonic()
         return news
+
+    def started_anew(self, worker_id: str, incarnation: str) -> list[str]:
+        """The jobs of an earlier process of that name, which nobody has any more."""
+        if not incarnation:
+            return []
+        before = self._incarnations.get(worker_id, incarnation)
+        self._incarnations[worker_id] = incarnation
+        if before == incarnation:
+            return []
+        jobs = [job for job, owner in self._owners.items() if owner == worker_id]
+        for job in jobs:
+            del self._owners[job]
+        return jobs
 
     def alive(self, worker_id: str) -> bool:
         """Whether it was heard within the timeout."""
@@ -56,13 +70,15 @@ class Liveness:
 
     def silent(self) -> list[tuple[str, list[str]]]:
         """Workers that were not heard in time, with their jobs; each is told of once."""
-        found = []
         # A worker may have been forgotten while a job was on its way to it.
         known = dict.fromkeys([*self._heard, *self._owners.values()])
-        for worker_id in [name for name in known if not self.alive(name)]:
+        found: dict[str, list[str]] = {name: [] for name in known if not self.alive(name)}
+        for job, owner in self._owners.items():
+            if owner in found:
+                found[owner].append(job)
+        for worker_id, jobs in found.items():
             self._heard.pop(worker_id, None)
-            jobs = [job for job, owner in self._owners.items() if owner == worker_id]
+            self._incarnations.pop(worker_id, None)
             for job in jobs:
                 del self._owners[job]
-            found.append((worker_id, jobs))
-        return found
+        return list(found.items())

@@ -2,8 +2,8 @@
 
 A call that changes something carries a request id: whoever gets the same id again repeats its
 first answer, so that a caller whose answer was lost asks again and learns what became of it.
-Errors are those of ``core.errors``: Unavailable and DeadlineExceeded leave open whether the call
-was carried out.
+Errors are those of ``core.errors``: Unavailable, DeadlineExceeded and Internal leave open whether
+the call was carried out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from jobqueue.services.model import (
     Work,
 )
 
-UNCERTAIN = frozenset({Code.UNAVAILABLE, Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED})
+UNCERTAIN = frozenset(
+    {Code.UNAVAILABLE, Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED, Code.INTERNAL}
+)
 """Whoever gets one of these does not know whether the call was carried out."""
 
 
@@ -107,8 +109,13 @@ class Results(Protocol):
 class Coordination(Protocol):
     """What a worker calls."""
 
-    async def heartbeat(self, worker_id: str, at_ms: int, capacity: int) -> int:
-        """The worker lives; returns when the next beat is due, in milliseconds."""
+    async def heartbeat(
+        self, worker_id: str, at_ms: int, capacity: int, *, incarnation: str = ""
+    ) -> int:
+        """The worker lives; returns when the next beat is due, in milliseconds.
+
+        ``incarnation`` is another one when the worker was started anew.
+        """
         ...
 
     async def fetch(self, worker_id: str, *, request_id: str) -> Work:

@@ -25,7 +25,7 @@ class ReadyQueue:
     ) -> bool:
         """At the end; False when there is no room. What was taken out finds room again."""
         return self._repeats.answer(
-            "enqueue", request_id, lambda: self._enqueue(job_id, enqueued_at_ms, rescue)
+            ("enqueue", job_id), request_id, lambda: self._enqueue(job_id, enqueued_at_ms, rescue)
         )
 
     def _enqueue(self, job_id: str, enqueued_at_ms: int, rescue: bool) -> bool:
@@ -37,7 +37,7 @@ class ReadyQueue:
         return True
 
     async def dequeue(self, worker_id: str, *, request_id: str) -> str | None:
-        """Take the first one out."""
+        """Take the first one out; who asks again may ask for another worker."""
         return self._repeats.answer("dequeue", request_id, self._dequeue)
 
     def _dequeue(self) -> str | None:
@@ -45,7 +45,7 @@ class ReadyQueue:
 
     async def remove(self, job_id: str, *, request_id: str) -> bool:
         """Take this one out."""
-        return self._repeats.answer("remove", request_id, lambda: self._remove(job_id))
+        return self._repeats.answer(("remove", job_id), request_id, lambda: self._remove(job_id))
 
     def _remove(self, job_id: str) -> bool:
         return self._ids.pop(job_id, None) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,17 +18,21 @@ REMEMBERED = 50_000
 
 
 class Repeats:
-    """Answers by request id, the latest ones. An error is no answer: the call is made again."""
+    """Answers by request id, the latest ones. An error is no answer: the call is made again.
+
+    ``what`` is the method and what it is about: two callers that choose the same id by accident
+    are not told each other's answers.
+    """
 
     def __init__(self, bound: int = REMEMBERED) -> None:
         self._bound = bound
-        self._answers: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._answers: OrderedDict[tuple[Hashable, str], Any] = OrderedDict()
 
-    def answer(self, method: str, request_id: str, call: Callable[[], T]) -> T:
+    def answer(self, what: Hashable, request_id: str, call: Callable[[], T]) -> T:
         """What ``call`` returned the first time. An empty id is never repeated."""
         if not request_id:
             return call()
-        asked = (method, request_id)
+        asked = (what, request_id)
         if asked in self._answers:
             found: T = self._answers[asked]
             return found
@@ -36,12 +40,12 @@ class Repeats:
         self._keep(asked, made)
         return made
 
-    def known(self, method: str, request_id: str) -> tuple[Any] | None:
+    def known(self, what: Hashable, request_id: str) -> tuple[Any] | None:
         """The first answer, if there was one."""
-        asked = (method, request_id)
+        asked = (what, request_id)
         return (self._answers[asked],) if asked in self._answers else None
 
-    def _keep(self, asked: tuple[str, str], made: object) -> None:
+    def _keep(self, asked: tuple[Hashable, str], made: object) -> None:
         self._answers[asked] = made
         if len(self._answers) > self._bound:
             self._answers.popitem(last=False)
@@ -52,33 +56,33 @@ class Protocols:
 
     def __init__(self, bound: int = REMEMBERED) -> None:
         self._repeats = Repeats(bound)
-        self._under_way: dict[tuple[str, str], asyncio.Task[Any]] = {}
+        self._under_way: dict[tuple[Hashable, str], asyncio.Task[Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, protocol: Coroutine[Any, Any, T]) -> T:
         """Wait for it; a caller that is cancelled leaves, the protocol goes on."""
         return await asyncio.shield(self._own(protocol))
 
-    async def once(self, method: str, request_id: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def once(self, what: Hashable, request_id: str, call: Callable[[], Awaitable[T]]) -> T:
         """Run it, or join it, or repeat its answer."""
         if not request_id:
             return await self.run(_awaited(call))
-        asked = (method, request_id)
+        asked = (what, request_id)
         task = self._under_way.get(asked)
         if task is None:
-            task = self._own(self._first(method, request_id, call))
+            task = self._own(self._first(what, request_id, call))
             self._under_way[asked] = task
             task.add_done_callback(lambda _: self._under_way.pop(asked, None))
         joined: T = await asyncio.shield(task)
         return joined
 
-    async def _first(self, method: str, request_id: str, call: Callable[[], Awaitable[T]]) -> T:
-        known = self._repeats.known(method, request_id)
+    async def _first(self, what: Hashable, request_id: str, call: Callable[[], Awaitable[T]]) -> T:
+        known = self._repeats.known(what, request_id)
         if known is not None:
             found: T = known[0]
             return found
         made = await call()
-        return self._repeats.answer(method, request_id, lambda: made)
+        return self._repeats.answer(what, request_id, lambda: made)
 
     def _own(self, protocol: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(protocol)

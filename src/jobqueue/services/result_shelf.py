@@ -18,18 +18,27 @@ from jobqueue.services.model import (
 )
 from jobqueue.services.repeats import Repeats
 
+MAX_RESULT_BYTES = 2**30
+
 
 class ResultShelf:
     """One envelope for each job: the first one stays.
 
     At most ``max_results`` are kept, the latest; that must be more than the jobs that are kept.
+    Their outputs have at most ``max_bytes`` in all: beyond that, too, the oldest are forgotten.
     """
 
     def __init__(
-        self, *, max_output_bytes: int = MAX_OUTPUT_BYTES, max_results: int = 2 * MAX_JOBS
+        self,
+        *,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+        max_results: int = 2 * MAX_JOBS,
+        max_bytes: int = MAX_RESULT_BYTES,
     ) -> None:
         self._max_output_bytes = max_output_bytes
         self._max_results = max_results
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._envelopes: OrderedDict[str, Envelope] = OrderedDict()
         self._repeats = Repeats()
 
@@ -40,15 +49,18 @@ class ResultShelf:
         """Keep it, unless there is one."""
         if not envelope.status.terminal:
             raise InvalidArgument("terminal_status", "must be DONE, FAILED or CANCELED")
-        return self._repeats.answer("store", request_id, lambda: self._store(envelope))
+        what = ("store", envelope.job_id, envelope.status)
+        return self._repeats.answer(what, request_id, lambda: self._store(envelope))
 
     def _store(self, envelope: Envelope) -> Stored:
         envelope = self._bounded(envelope)
         found = self._envelopes.get(envelope.job_id)
         if found is None:
             self._envelopes[envelope.job_id] = envelope
-            if len(self._envelopes) > self._max_results:
-                self._envelopes.popitem(last=False)
+            self._bytes += len(envelope.output)
+            while len(self._envelopes) > self._max_results or self._bytes > self._max_bytes:
+                _, oldest = self._envelopes.popitem(last=False)
+                self._bytes -= len(oldest.output)
             return Stored(True, False, envelope.status)
         same = found == envelope
         if not same:

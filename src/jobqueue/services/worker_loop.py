@@ -63,6 +63,7 @@ class WorkerLoop:
         self._slots = slots
         self._interval_ms = heartbeat_interval_ms
         self._max_output_bytes = max_output_bytes
+        self._incarnation = new_request_id()
         self._stopping = asyncio.Event()
         self._idle = False
         self._hint_ms = RETRY_AFTER_MS
@@ -110,7 +111,10 @@ class WorkerLoop:
             wait_ms = self._interval_ms
             try:
                 wait_ms = await self._coordination.heartbeat(
-                    self._worker_id, int(time.time() * 1000), self._slots
+                    self._worker_id,
+                    int(time.time() * 1000),
+                    self._slots,
+                    incarnation=self._incarnation,
                 )
             except Exception as error:  # whatever it is, the next beat may pass
                 if not failing:

@@ -228,3 +228,12 @@ async def test_a_server_that_does_not_answer_is_given_up_on() -> None:
     assert stuck.calls["submit"] <= 1
     assert all(stuck.calls[method] <= 4 for method in ("status", "result", "cancel", "list"))
     assert stuck.calls
+
+
+@pytest.mark.parametrize("timeout", ["5", True, float("nan")])
+async def test_a_timeout_that_is_no_number_of_seconds_is_refused_by_name(
+    client: TaskQueueClient, timeout: Any
+) -> None:
+    job = await client.submit_job(job_type="noop")
+    with pytest.raises(InvalidArgument, match="timeout: expected seconds"):
+        await client.wait_result(job.job_id, timeout)

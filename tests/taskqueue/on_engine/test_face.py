@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from jobqueue import config
 from jobqueue.access.callers import Role
-from jobqueue.access.tls import Credentials
+from jobqueue.access.tls import Credentials, Tls
 from jobqueue.api.grpc import door
 from jobqueue.api.grpc.pb import taskqueue_public_pb2
 from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
@@ -35,6 +35,7 @@ from jobqueue.services.protocols import TaskQueue
 from jobqueue.topology import options
 from jobqueue.topology.embedded import Embedded
 from jobqueue.topology.remote_worker import RemoteWorker
+from tests.access.certificates import Authority
 from tests.taskqueue.on_engine.conftest import until_result, until_status
 
 KEYS = {
@@ -233,3 +234,22 @@ async def test_health_and_reflection_know_the_service(serve: Serve):
         asked = [reflection_pb2.ServerReflectionRequest(list_services="")]
         (listed,) = [one async for one in reflection.ServerReflectionInfo(iter(asked))]
         assert SERVICE in {one.name for one in listed.list_services_response.service}
+
+
+@pytest.mark.req("tq:MATRIX")
+@pytest.mark.parametrize("name", ["gateway", "worker", "alice"])
+async def test_a_certificate_has_the_role_that_the_server_gives_it_whatever_its_name(
+    serve: Serve, tmp_path: Path, name: str
+):
+    authority = Authority(tmp_path)
+    ours = authority.issue("server", "IP:127.0.0.1")
+    server = await serve(
+        tls__cert=str(ours.cert), tls__key=str(ours.key), tls__client_ca=str(authority.ca)
+    )
+    theirs = authority.issue(name)
+    shown = Tls(str(authority.ca), str(theirs.cert), str(theirs.key))
+    client = RemoteTaskQueue(server.grpc_target, Credentials(tls=shown))
+    try:
+        assert (await client.submit(Spec("any"), "")).job_id
+    finally:
+        await client.close()

@@ -301,7 +301,7 @@ async def test_half_a_cancel_puts_the_job_back_and_it_ends_as_its_envelope_says(
 async def test_a_job_that_cannot_be_put_back_is_an_anomaly(rig: Rig):
     job_id = await rig.submit(key="k")
     rig.gateway_calls.on("results.store", fails())
-    rig.gateway_calls.on("queue.enqueue", fails())
+    rig.gateway_calls.on("queue.enqueue rescue", fails())
     with pytest.raises(Unavailable):
         await rig.gateway.cancel(job_id, "")
     assert rig.lines.anomalies(job_id)
@@ -313,18 +313,24 @@ async def test_a_job_that_cannot_be_put_back_is_an_anomaly(rig: Rig):
 
 @pytest.mark.req("tq:CANCEL", "tq:NFR-5")
 @virtual_time
-async def test_a_job_for_which_the_queue_has_no_room_any_more_is_an_anomaly(lines: Lines):
+async def test_a_job_whose_place_was_taken_meanwhile_is_put_back_all_the_same(lines: Lines):
     rig = Rig(lines, max_queued=1)
     job_id = await rig.submit()
-    rig.gateway_calls.on(
-        "results.store",
-        first(rig.submit),
-    )
+    others: list[str] = []
+
+    async def submit_another() -> None:
+        others.append(await rig.submit())
+
+    rig.gateway_calls.on("results.store", first(submit_another))
     rig.gateway_calls.on("jobs.transition QUEUED->CANCELED", fails())
     with pytest.raises(Unavailable):
         await rig.gateway.cancel(job_id, "")
-    assert lines.anomalies(job_id)
-    assert not lines.of(journal.RESCUE, job_id)
+    assert lines.of(journal.RESCUE, job_id)
+    assert not lines.anomalies(job_id)
+    await rig.work_off()
+    assert await rig.status(job_id) is C  # as its envelope says, which was stored
+    assert [await rig.status(other) for other in others] == [Status.DONE]
+    await rig.check()
 
 
 @pytest.mark.req("tq:CANCEL")

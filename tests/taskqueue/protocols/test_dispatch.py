@@ -39,11 +39,8 @@ from tests.taskqueue.protocols.virtual_time import virtual_time
 START = "jobs.transition QUEUED->RUNNING"
 RESCUE = "queue.enqueue rescue"
 LOST_CAS = answers(Applied(False, Status.QUEUED))
-by_code = pytest.mark.parametrize(
-    "error",
-    [Unavailable("x"), DeadlineExceeded("x"), OutcomeUnknown("x")],
-    ids=lambda error: error.code,
-)
+UNANSWERED = [Unavailable("x"), DeadlineExceeded("x"), OutcomeUnknown("x")]
+by_code = pytest.mark.parametrize("error", UNANSWERED, ids=lambda error: error.code)
 
 
 def called(rig: Rig) -> list[str]:
@@ -100,7 +97,7 @@ async def test_every_call_delivered_twice_is_one_assignment(rig: Rig):
 
 
 @pytest.mark.req("tq:DISPATCH", "tq:NFR-5", "tq:LOCK-40")
-@by_code
+@pytest.mark.parametrize("error", [*UNANSWERED, Internal("x")], ids=lambda error: error.code)
 @pytest.mark.parametrize("by", [WORKER, "worker-2"], ids=["same worker", "another worker"])
 @virtual_time
 async def test_an_unanswered_take_is_asked_for_again_by_the_next_fetch(rig: Rig, error, by):
@@ -446,4 +443,16 @@ async def test_a_job_that_comes_while_a_fetch_is_answered_waits_for_the_next(rig
     rig.coordinator_calls.on("queue.dequeue", then(rig.submit))
     assert (await rig.fetch()).job_id == ""
     assert len(await rig.work_off()) == 1
+    await rig.check()
+
+
+@pytest.mark.req("tq:CODES", "tq:DISPATCH")
+@virtual_time
+async def test_two_workers_that_chose_one_request_id_get_two_jobs(rig: Rig):
+    jobs = {await rig.submit(), await rig.submit()}
+    given = {name: await rig.fetch(name, request_id="1") for name in ("one", "two")}
+    assert {work.job_id for work in given.values()} == jobs
+    for name, work in given.items():
+        assert await rig.report(work.job_id, worker_id=name, request_id="2")
+        assert await rig.status(work.job_id) is Status.DONE
     await rig.check()

@@ -365,6 +365,21 @@ async def test_a_repeated_request_is_told_the_first_answer_and_changes_nothing(l
     assert await ledger.delete_if(job_id, D, request_id="three") == Applied(True, None)
 
 
+@pytest.mark.req("tq:CODES")
+async def test_an_id_that_was_used_for_another_request_is_no_repetition(ledger):
+    other = Spec("other")
+    created = [await ledger.create(spec, "", request_id="one") for spec in (SPEC, other)]
+    assert [(await ledger.get(one.job_id)).spec for one in created] == [SPEC, other]
+    for job_id in (one.job_id for one in created):
+        started = await ledger.transition(job_id, Q, R, actor=Actor.COORDINATOR, request_id="two")
+        assert started == Applied(True, R)
+        assert (await ledger.get(job_id)).summary.status is R
+        assert await ledger.request_cancel(job_id, "", request_id="three") == Applied(True, R)
+        assert (await ledger.get(job_id)).summary.cancel_requested
+        assert await ledger.delete_if(job_id, R, request_id="four") == Applied(True, None)
+    assert len(ledger) == 0
+
+
 async def test_unfinished_counts_what_has_not_ended(ledger: JobLedger):
     for status in Status:
         await at(ledger, status)

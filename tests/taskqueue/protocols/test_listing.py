@@ -127,3 +127,33 @@ async def test_numbers_below_zero_are_refused_by_name(ledger: JobLedger):
         await ledger.list(Listing(offset=-1))
     with pytest.raises(InvalidArgument, match=r"page\.page_size"):
         await ledger.list(Listing(limit=-1))
+
+
+class _Compared(str):
+    """An id that counts how often ids are compared."""
+
+    times = 0
+
+    def __lt__(self, other: str) -> bool:
+        _Compared.times += 1
+        return str.__lt__(self, other)
+
+
+@pytest.mark.req("tq:LIST")
+@pytest.mark.parametrize(
+    "asked",
+    [Listing(offset=500, limit=20), Listing(frozenset({Status.DONE}))],
+    ids=["far away", "none match"],
+)
+async def test_a_page_costs_the_sorting_of_a_page(asked: Listing):
+    clock, numbers = ManualClock(), itertools.count()
+    ledger = JobLedger(clock=clock, new_id=lambda: _Compared(f"{next(numbers) * 7 % 1000:04}"))
+    for _ in range(100):
+        for _ in range(10):
+            await ledger.create(SPEC, "", request_id="")
+        clock.advance(0.5)
+    _Compared.times = 0
+    found = (await ledger.list(asked)).jobs
+    assert len(found) == (0 if asked.statuses else 20)
+    # Two groups of ten: each against each is more than any sort does.
+    assert _Compared.times <= 2 * 10 * 10

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from jobqueue.core.errors import InvalidArgument, QueueFull
-from jobqueue.services import liveness
+from jobqueue.services import journal, liveness
 from jobqueue.services.liveness import Liveness
 from jobqueue.services.model import (
     HEARTBEAT_INTERVAL_MS,
@@ -107,6 +107,30 @@ def test_workers_are_bounded_and_those_that_are_known_still_beat(workers, monkey
 
 
 @pytest.mark.req("tq:LIVENESS", "tq:LOCK-32")
+class _Named(str):
+    """A name that counts how often it is compared."""
+
+    times = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        _Named.times += 1
+        return str.__eq__(self, other)
+
+
+def test_many_that_fall_silent_at_once_cost_one_look_at_the_jobs(workers, told):
+    names = [_Named(f"worker-{number}") for number in range(50)]
+    for name in names:
+        workers.beat(name)
+        for number in range(10):
+            workers.give(name, f"{name}-{number}")
+    told.seconds += 5
+    _Named.times = 0
+    assert [len(jobs) for _, jobs in workers.silent()] == [10] * 50
+    assert workers.given == 0
+    assert _Named.times < 50 * 50
+
+
 def test_the_constants():
     assert (HEARTBEAT_INTERVAL_MS, WORKER_TIMEOUT_MS) == (1_000, 4_000)
 
@@ -197,3 +221,23 @@ async def test_a_worker_has_a_name(rig: Rig, worker_id):
         await rig.coordination.fetch(worker_id, request_id="r")
     with pytest.raises(InvalidArgument, match="worker_id"):
         await rig.report("j", worker_id=worker_id)
+
+
+@pytest.mark.req("tq:LIVENESS", "tq:NFR-5")
+@virtual_time
+async def test_the_jobs_of_a_worker_that_was_back_before_it_was_missed_are_named(rig: Rig):
+    beat = rig.coordinator.heartbeat
+    await beat(WORKER, 0, 1, incarnation="before")
+    job_id = await rig.running()
+    await beat(WORKER, 0, 1, incarnation="before")
+    assert not rig.lines.of(journal.STATE_LOST)
+    await beat(WORKER, 0, 1, incarnation="after")
+    await beat(WORKER, 0, 1, incarnation="after")
+    (line,) = rig.lines.of(journal.STATE_LOST)
+    assert (line.__dict__["worker_id"], line.__dict__["job_ids"]) == (WORKER, [job_id])
+    assert await rig.status(job_id) is Status.RUNNING
+    assert rig.coordinator.assigned == 0
+    another = await rig.running()  # what it is given now is its own
+    await beat(WORKER, 0, 1, incarnation="after")
+    assert len(rig.lines.of(journal.STATE_LOST)) == 1
+    assert await rig.report(another)

@@ -104,3 +104,21 @@ async def test_a_repeated_request_is_told_the_first_answer(queue: Asking):
     assert await queue.take("none") is None
     await queue.add("c")
     assert await queue.take("none") is None
+
+
+@pytest.mark.req("tq:CODES")
+async def test_an_id_that_was_used_for_another_job_is_no_repetition(queue: Asking):
+    assert await queue.add("a", request_id="x")
+    assert await queue.add("b", request_id="x")
+    assert await queue.remove("a", "y")
+    assert len(queue.queue) == 1
+    assert await queue.remove("b", "y")
+    assert len(queue.queue) == 0
+
+
+@pytest.mark.req("tq:CODES")
+async def test_a_take_is_repeated_for_another_worker(queue: Asking):
+    await queue.add("a")
+    await queue.add("b")
+    taken = [await queue.queue.dequeue(name, request_id="t") for name in ("one", "two")]
+    assert taken == ["a", "a"]

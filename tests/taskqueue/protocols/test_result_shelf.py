@@ -122,9 +122,30 @@ async def test_a_repeated_request_is_told_the_first_answer(shelf: ResultShelf):
     assert await shelf.store(DONE, request_id="r") == first == Stored(True, False, Status.DONE)
 
 
+@pytest.mark.req("tq:CODES")
+async def test_an_id_that_was_used_for_another_job_is_no_repetition(shelf: ResultShelf):
+    for job_id in "ab":
+        stored = await shelf.store(Envelope(job_id, Status.DONE), request_id="r")
+        assert stored == Stored(True, False, Status.DONE)
+        assert await shelf.get(job_id) is not None
+
+
 async def test_the_latest_results_are_kept(shelf: ResultShelf):
     for job_id in "abcd":
         await store(shelf, Envelope(job_id, Status.DONE))
     assert len(shelf) == 3
     assert await shelf.get("a") is None
     assert await shelf.get("d") is not None
+
+
+async def test_outputs_are_bounded_in_all_and_the_oldest_make_room():
+    shelf = ResultShelf(max_bytes=10)
+    for job_id in "abc":
+        await store(shelf, Envelope(job_id, Status.DONE, output=b"1234"))
+    assert [await shelf.get(job_id) is not None for job_id in "abc"] == [False, True, True]
+    await store(shelf, Envelope("b", Status.DONE, output=b"1234"))  # there already: no more bytes
+    await store(shelf, Envelope("d", Status.DONE, output=b"12"))
+    assert [await shelf.get(job_id) is not None for job_id in "bcd"] == [True, True, True]
+    await store(shelf, Envelope("e", Status.DONE, output=b"1234567890"))
+    assert len(shelf) == 1
+    assert await shelf.get("e") is not None

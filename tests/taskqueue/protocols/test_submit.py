@@ -9,6 +9,7 @@ import pytest
 from jobqueue.core.deadline import deadline, remaining
 from jobqueue.core.errors import (
     DeadlineExceeded,
+    Internal,
     KeyConflict,
     OutcomeUnknown,
     QueueFull,
@@ -27,7 +28,12 @@ from tests.taskqueue.protocols.faulty import (
 from tests.taskqueue.protocols.rig import SPEC, Lines, Rig
 from tests.taskqueue.protocols.virtual_time import virtual_time
 
-UNSURE = [Unavailable("down"), DeadlineExceeded("late"), OutcomeUnknown("lost")]
+UNSURE = [
+    Unavailable("down"),
+    DeadlineExceeded("late"),
+    OutcomeUnknown("lost"),
+    Internal("the stream was reset"),
+]
 by_code = pytest.mark.parametrize("error", UNSURE, ids=lambda error: error.code)
 
 
@@ -413,4 +419,25 @@ async def test_a_stop_that_cuts_off_a_submit_names_the_job(rig: Rig):
     await asyncio.wait([caller])
     (job,) = await rig.jobs()
     assert rig.lines.anomalies(job.job_id)
+    await rig.check()
+
+
+@pytest.mark.req("tq:SUBMIT")
+@virtual_time
+async def test_who_leaves_while_another_submits_the_key_has_begun_nothing(rig: Rig):
+    hold = Hold()
+    rig.gateway_calls.on("jobs.create", hold.before)
+    first_caller = asyncio.create_task(rig.submit(key="k"))
+    await hold.reached.wait()
+    waiting = [asyncio.create_task(rig.submit(key="k")) for _ in range(3)]
+    await asyncio.sleep(0)
+    for caller in waiting[:2]:
+        caller.cancel()
+    await asyncio.wait(waiting[:2])
+    hold.release()
+    assert await waiting[2] == await first_caller
+    await rig.gateway.stop()
+    assert called(rig) == ["jobs.create", "queue.enqueue"] * 2
+    assert await rig.submit(key="k")  # nobody holds the key any more
+    await rig.work_off()
     await rig.check()

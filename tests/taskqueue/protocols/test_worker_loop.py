@@ -45,6 +45,7 @@ class Script:
         self.beat_errors: deque[Exception] = deque()
         self.hint_ms = 200
         self.beats: list[float] = []
+        self.incarnations: set[str] = set()
         self.fetches: list[tuple[float, str]] = []
         self.asking = 0
         self.most_asking = 0
@@ -54,8 +55,11 @@ class Script:
         first = len(self.jobs)
         self.jobs.extend(Work(f"j{first + n}", Spec("t")) for n in range(count))
 
-    async def heartbeat(self, worker_id: str, at_ms: int, capacity: int) -> int:
+    async def heartbeat(
+        self, worker_id: str, at_ms: int, capacity: int, *, incarnation: str = ""
+    ) -> int:
         self.beats.append(now())
+        self.incarnations.add(incarnation)
         if self.beat_errors:
             raise self.beat_errors.popleft()
         return HEARTBEAT_INTERVAL_MS
@@ -330,6 +334,17 @@ async def test_a_beat_every_second_beginning_at_once(lines: Lines):
         assert lines.of("heartbeat")
         await asyncio.sleep(5.5)
         assert script.beats == pytest.approx([0, 1, 2, 3, 4, 5])
+
+
+@pytest.mark.req("tq:LIVENESS")
+@virtual_time
+async def test_beats_say_which_start_of_the_worker_they_are_of():
+    script = Script()
+    for starts in (1, 2):
+        async with running(script):
+            await asyncio.sleep(2.5)
+        assert len(script.incarnations) == starts
+    assert "" not in script.incarnations
 
 
 @pytest.mark.req("tq:LIVENESS", "tq:LOG")

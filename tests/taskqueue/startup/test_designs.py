@@ -8,20 +8,23 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jobqueue.access.tls import Credentials, Tls
 from jobqueue.api.grpc.taskqueue.peer import Peer
 from jobqueue.api.grpc.taskqueue.remote import RemoteJobs, RemoteQueue
 from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
 from jobqueue.core.errors import PermissionDenied, QueueFull, Unavailable
-from jobqueue.services.model import Actor, Envelope, Listing, Spec, Status
+from jobqueue.services.model import MAX_OUTPUT_BYTES, Actor, Envelope, Listing, Spec, Status
 from jobqueue.services.owners import owner_index
 from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, new_request_id
 from jobqueue.topology.taskqueue import catalogue
 from jobqueue.topology.taskqueue.links import Links
 from jobqueue.topology.taskqueue.node import node
 from jobqueue.topology.taskqueue.programs import PROGRAMS
+from jobqueue.topology.taskqueue.running import Grace
 from jobqueue.topology.taskqueue.together import design_a, design_b
 from tests.access.certificates import Authority
 
@@ -111,6 +114,26 @@ async def test_design_b_runs_one_job_at_once_in_each_of_six_nodes() -> None:
 
 
 # -- every variable reaches what it is for ---------------------------------------------------------
+
+
+@pytest.mark.req("tq:CODES", "tq:LOCK-23")
+@pytest.mark.parametrize("design", ["a", "b"])
+async def test_the_oldest_results_are_forgotten_when_their_outputs_are_too_much(design) -> None:
+    bounds = {"MAX_RESULT_BYTES": str(MAX_OUTPUT_BYTES), **AT_ONCE}
+    async with contextlib.AsyncExitStack() as stack:
+        if design == "a":
+            target = (await stack.enter_async_context(design_a(bounds)))["gateway"]
+        else:
+            (target,) = await stack.enter_async_context(design_b(1, bounds))
+        queue = await stack.enter_async_context(client(target))
+        spec = Spec("large", payload_size_bytes=MAX_OUTPUT_BYTES)
+        jobs = []
+        for _ in range(2):
+            jobs.append((await queue.submit(spec, "")).job_id)
+            assert len((await result_of(queue, jobs[-1])).output) == MAX_OUTPUT_BYTES
+        with pytest.raises(Unavailable):
+            await queue.result(jobs[0])
+        assert (await queue.status(jobs[0])).summary.status is Status.DONE
 
 
 @pytest.mark.req("tq:DEDUP", "tq:LOCK-25")
@@ -306,6 +329,39 @@ async def test_a_node_that_stops_finishes_what_it_runs(caplog: pytest.LogCapture
     assert (counts["jobs"], counts["unfinished_jobs"]) == (3, 2)
     assert (counts["queued_jobs"], counts["results"]) == (2, 1)
     assert not [r for r in caplog.records if getattr(r, "event", "") == "stopped_early"]
+
+
+@pytest.mark.req("tq:STARTUP")
+async def test_calls_and_jobs_that_do_not_end_share_the_time_of_the_stop() -> None:
+    told = {**LOOPBACK, "NODE_PORT": "0", "NODES": "a:1", "NODE_INDEX": "0"}
+    values = catalogue.NODE.read({**told, "SHUTDOWN_TIMEOUT_MS": "4000"})
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as stack:
+        running = await stack.enter_async_context(node(values))
+        async with (
+            client(running.address) as queue,
+            grpc.aio.insecure_channel(running.address) as channel,
+        ):
+            await queue.submit(LONG, "")
+            await counted(queue, RUNNING=1)
+            # Watching never ends by itself.
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            watch = stub.Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+            began = loop.time()
+            await stack.aclose()
+            took = loop.time() - began
+    assert took < 2 * 4.0  # one after the other would take that
+
+
+def test_the_time_of_a_stop_runs_from_its_beginning() -> None:
+    grace = Grace(catalogue.JOB.read({"SHUTDOWN_TIMEOUT_MS": "3600000"}))
+    first = grace.left()
+    assert first == 3600
+    assert grace.left() < first
+    assert grace.left(keep=1_000) < first - 1_000
+    assert grace.left(keep=10_000) > 1_000  # the half of it is always there
+    assert Grace(catalogue.JOB.read({"SHUTDOWN_TIMEOUT_MS": "0"})).left(keep=3) == 0
 
 
 async def test_a_port_that_is_taken_leaves_nothing_behind() -> None:

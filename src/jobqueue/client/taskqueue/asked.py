@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from jobqueue.core.errors import InvalidArgument
@@ -63,6 +64,15 @@ def reason_of(reason: str) -> str:
     _check_text("reason", reason)
     check_reason(reason)
     return reason
+
+
+def timeout_of(timeout: object) -> float | None:
+    """Seconds to wait; None: as long as it takes."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):
+        raise InvalidArgument("timeout", f"expected seconds or None, got {timeout!r:.40}")
+    return float(timeout)
 
 
 def listing_of(status_filter: Iterable[Status], size: int, token: str, sort: Sort) -> Listing:

@@ -10,7 +10,14 @@ from typing import TypeVar
 
 from jobqueue.access.tls import Credentials, Tls, tls_of
 from jobqueue.client.taskqueue.answers import JobPage, JobState, page_of, state_of
-from jobqueue.client.taskqueue.asked import job_id_of, job_spec, key_of, listing_of, reason_of
+from jobqueue.client.taskqueue.asked import (
+    job_id_of,
+    job_spec,
+    key_of,
+    listing_of,
+    reason_of,
+    timeout_of,
+)
 from jobqueue.client.taskqueue.attempts import Attempts, Sleep
 from jobqueue.client.taskqueue.deadlines import Deadlines
 from jobqueue.client.taskqueue.routing import Route, read_addresses
@@ -143,6 +150,7 @@ class TaskQueueClient:
         have passed; the job goes on.
         """
         job_id = job_id_of(job_id)
+        timeout = timeout_of(timeout)
         pause = _FIRST_POLL
         try:
             async with asyncio.timeout(timeout):

@@ -13,6 +13,7 @@ from jobqueue.services import model
 from jobqueue.services.job_ledger import MAX_JOBS as JOBS_KEPT
 from jobqueue.services.ready_queue import MAX_QUEUED as JOBS_QUEUED
 from jobqueue.services.requests import MAX_WORKER_ID_LENGTH
+from jobqueue.services.result_shelf import MAX_RESULT_BYTES as RESULTS_KEPT_BYTES
 from jobqueue.topology.taskqueue import environment
 from jobqueue.topology.taskqueue.environment import (
     ADDRESS,
@@ -73,6 +74,12 @@ MAX_OUTPUT_BYTES = Variable(
     number(1, model.MAX_OUTPUT_BYTES),
     "output that a job may have; with more it is FAILED (OUTPUT_TOO_LARGE)",
     str(model.MAX_OUTPUT_BYTES),
+)
+MAX_RESULT_BYTES = Variable(
+    "MAX_RESULT_BYTES",
+    number(model.MAX_OUTPUT_BYTES, 2**40),
+    "outputs that are kept, in all; beyond that the oldest results are forgotten",
+    str(RESULTS_KEPT_BYTES),
 )
 HEARTBEAT_INTERVAL_MS = Variable(
     "HEARTBEAT_INTERVAL_MS",
@@ -206,7 +213,7 @@ COORDINATOR = Service(
 RESULT = Service(
     "result",
     "The owner of the outputs of jobs that ended. In memory.",
-    (RESULT_PORT, MAX_OUTPUT_BYTES, MAX_JOBS, BIND_HOST),
+    (RESULT_PORT, MAX_OUTPUT_BYTES, MAX_RESULT_BYTES, MAX_JOBS, BIND_HOST),
     f"{_INTERNAL}.ResultInternalService",
     RESULT_PORT,
 )
@@ -231,6 +238,7 @@ NODE = Service(
         MAX_JOBS,
         MAX_QUEUED_JOBS,
         MAX_OUTPUT_BYTES,
+        MAX_RESULT_BYTES,
         BIND_HOST,
     ),
     _PUBLIC,

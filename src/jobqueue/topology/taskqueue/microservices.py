@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from jobqueue.access.tls import Credentials
 from jobqueue.api.grpc.taskqueue.peer import Peer
 from jobqueue.api.grpc.taskqueue.remote import (
+    UNARY,
     RemoteCoordination,
     RemoteJobs,
     RemoteQueue,
@@ -30,8 +31,8 @@ from jobqueue.topology.taskqueue import catalogue
 from jobqueue.topology.taskqueue.environment import Values, Variable
 from jobqueue.topology.taskqueue.links import DIRECT, Links
 from jobqueue.topology.taskqueue.running import (
+    Grace,
     Running,
-    grace,
     listening,
     tell_lost,
     worker_name,
@@ -42,14 +43,14 @@ from jobqueue.topology.taskqueue.running import (
 async def gateway(values: Values, links: Links = DIRECT) -> AsyncIterator[Running]:
     """The public API; it holds nothing."""
     async with _owners(values, Actor.GATEWAY, links) as (jobs, queue, results):
-        part = Gateway(jobs, queue, results)
+        part, grace = Gateway(jobs, queue, results), Grace(values)
         try:
             async with listening(
-                catalogue.GATEWAY, values, lambda host: host.add_public(part), durable=True
+                catalogue.GATEWAY, values, lambda host: host.add_public(part), grace, durable=True
             ) as running:
                 yield running
         finally:
-            await part.stop()
+            await part.stop(grace.left())
 
 
 @asynccontextmanager
@@ -60,7 +61,11 @@ async def job(values: Values, links: Links = DIRECT) -> AsyncIterator[Running]:
     )
     try:
         async with listening(
-            catalogue.JOB, values, lambda host: host.add_jobs(ledger), durable=False
+            catalogue.JOB,
+            values,
+            lambda host: host.add_jobs(ledger),
+            Grace(values),
+            durable=False,
         ) as running:
             yield running
     finally:
@@ -73,7 +78,11 @@ async def queue(values: Values, links: Links = DIRECT) -> AsyncIterator[Running]
     ready = ReadyQueue(max_queued=values[catalogue.MAX_QUEUED_JOBS])
     try:
         async with listening(
-            catalogue.QUEUE, values, lambda host: host.add_queue(ready), durable=False
+            catalogue.QUEUE,
+            values,
+            lambda host: host.add_queue(ready),
+            Grace(values),
+            durable=False,
         ) as running:
             yield running
     finally:
@@ -86,10 +95,15 @@ async def result(values: Values, links: Links = DIRECT) -> AsyncIterator[Running
     shelf = ResultShelf(
         max_output_bytes=values[catalogue.MAX_OUTPUT_BYTES],
         max_results=2 * values[catalogue.MAX_JOBS],
+        max_bytes=values[catalogue.MAX_RESULT_BYTES],
     )
     try:
         async with listening(
-            catalogue.RESULT, values, lambda host: host.add_results(shelf), durable=False
+            catalogue.RESULT,
+            values,
+            lambda host: host.add_results(shelf),
+            Grace(values),
+            durable=False,
         ) as running:
             yield running
     finally:
@@ -108,17 +122,19 @@ async def coordinator(values: Values, links: Links = DIRECT) -> AsyncIterator[Ru
             worker_timeout_ms=values[catalogue.WORKER_TIMEOUT_MS],
             retry_after_ms=values[catalogue.RETRY_AFTER_MS],
         )
+        grace = Grace(values)
         await part.start()
         try:
             async with listening(
                 catalogue.COORDINATOR,
                 values,
                 lambda host: host.add_coordination(part),
+                grace,
                 durable=False,
             ) as running:
                 yield running
         finally:
-            await part.stop()
+            await part.stop(grace.left(keep=UNARY))
             tell_lost(workers=part.workers, assigned_jobs=part.assigned)
 
 
@@ -145,7 +161,7 @@ async def worker(values: Values, links: Links = DIRECT) -> AsyncIterator[Running
             )
             yield Running(catalogue.WORKER.name)
         finally:
-            await loop.stop(grace(values))
+            await loop.stop(Grace(values).left())
             journal.note("stopped", "takes no more jobs", worker_id=name)
 
 

@@ -5,6 +5,7 @@ No node calls another. A node issues ids that it owns, so that clients find a jo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -20,8 +21,8 @@ from jobqueue.topology.taskqueue import catalogue
 from jobqueue.topology.taskqueue.environment import Values
 from jobqueue.topology.taskqueue.links import DIRECT, Links
 from jobqueue.topology.taskqueue.running import (
+    Grace,
     Running,
-    grace,
     listening,
     tell_lost,
     worker_name,
@@ -41,6 +42,7 @@ async def node(values: Values, links: Links = DIRECT) -> AsyncIterator[Running]:
     shelf = ResultShelf(
         max_output_bytes=values[catalogue.MAX_OUTPUT_BYTES],
         max_results=2 * values[catalogue.MAX_JOBS],
+        max_bytes=values[catalogue.MAX_RESULT_BYTES],
     )
     jobs, queue, results = links.jobs(ledger), links.queue(ready), links.results(shelf)
     gateway = Gateway(jobs, queue, results)
@@ -60,17 +62,22 @@ async def node(values: Values, links: Links = DIRECT) -> AsyncIterator[Running]:
         heartbeat_interval_ms=values[catalogue.HEARTBEAT_INTERVAL_MS],
         max_output_bytes=values[catalogue.MAX_OUTPUT_BYTES],
     )
+    grace = Grace(values)
+    work_ends: asyncio.Task[None] | None = None
     try:
         await coordinator.start()
         await loop.start()
         async with listening(
-            catalogue.NODE, values, lambda host: host.add_public(gateway), durable=False
+            catalogue.NODE, values, lambda host: host.add_public(gateway), grace, durable=False
         ) as running:
-            yield running
+            try:
+                yield running
+            finally:  # jobs end while calls do, in the same time
+                work_ends = asyncio.create_task(loop.stop(grace.left()))
     finally:
-        await gateway.stop()
-        await loop.stop(grace(values))
-        await coordinator.stop()
+        await gateway.stop(grace.left())
+        await (loop.stop(0) if work_ends is None else work_ends)
+        await coordinator.stop(grace.left())
         tell_lost(
             jobs=len(ledger),
             unfinished_jobs=ledger.unfinished,

@@ -14,6 +14,9 @@ from jobqueue.topology.taskqueue import catalogue
 from jobqueue.topology.taskqueue.catalogue import Service
 from jobqueue.topology.taskqueue.environment import Values
 
+# Seconds that are kept for what follows the last call: protocols whose callers left, and jobs that
+# are put back.
+_CLOSING = 3.0
 _NOT_DURABLE = "NOT DURABLE: what it holds is lost when this process ends"
 
 
@@ -25,9 +28,30 @@ class Running:
     address: str = ""
 
 
+class Grace:
+    """The time that the end of a process may take. It runs from the first look at it."""
+
+    def __init__(self, values: Values) -> None:
+        self._seconds = values[catalogue.SHUTDOWN_TIMEOUT_MS] / 1000
+        self._ends: float | None = None
+
+    def left(self, *, keep: float = 0.0) -> float:
+        """Seconds, without those that are kept for later: half of them at most."""
+        now = time.monotonic()
+        if self._ends is None:
+            self._ends = now + self._seconds
+        left = max(0.0, self._ends - now)
+        return left - min(keep, left / 2)
+
+
 @asynccontextmanager
 async def listening(
-    service: Service, values: Values, serve: Callable[[ServiceHost], None], *, durable: bool
+    service: Service,
+    values: Values,
+    serve: Callable[[ServiceHost], None],
+    grace: Grace,
+    *,
+    durable: bool,
 ) -> AsyncIterator[Running]:
     """Take calls; on the way out take no more, and let those under way end."""
     assert service.port is not None
@@ -47,13 +71,8 @@ async def listening(
         yield Running(service.name, f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}")
     finally:
         began = time.monotonic()
-        await host.stop(grace(values))
+        await host.stop(grace.left(keep=_CLOSING))
         journal.note("stopped", "takes no more calls", seconds=round(time.monotonic() - began, 3))
-
-
-def grace(values: Values) -> float:
-    """Seconds for what is under way when the process is told to end."""
-    return values[catalogue.SHUTDOWN_TIMEOUT_MS] / 1000
 
 
 def worker_name(values: Values) -> str:

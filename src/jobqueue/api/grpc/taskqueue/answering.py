@@ -7,6 +7,7 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -53,6 +54,8 @@ def served(
         full_name = f"/{self.DESCRIPTOR.full_name}/{name}"
         METHOD.set(name)  # every call is a task of its own
         call = heard(context)
+        if current_caller().name:  # a door before this one has judged the certificate
+            call = replace(call, certificate="")
         unexpected: Exception | None = None
         try:
             if isinstance(request, Malformed):

@@ -40,6 +40,7 @@ class Call:
     certificate: str = ""  # who its certificate says it is
     request_id: str = ""
     purpose: str = ""
+    incarnation: str = ""
 
     @property
     def name(self) -> str:
@@ -68,14 +69,15 @@ class Call:
 
     def check(self) -> None:
         """InvalidArgument for what cannot be kept."""
-        if len(self.request_id) > MAX_REQUEST_ID_LENGTH:
-            raise InvalidArgument(REQUEST_ID, f"at most {MAX_REQUEST_ID_LENGTH} characters")
+        for name, value in ((REQUEST_ID, self.request_id), (INCARNATION, self.incarnation)):
+            if len(value) > MAX_REQUEST_ID_LENGTH:
+                raise InvalidArgument(name, f"at most {MAX_REQUEST_ID_LENGTH} characters")
 
 
 def heard(context: Any) -> Call:
     """Read what came with a call."""
     said: list[str] = []
-    request_id = purpose = ""
+    request_id = purpose = incarnation = ""
     for name, value in context.invocation_metadata() or ():
         if name == CALLER:
             said.append(value)
@@ -83,7 +85,10 @@ def heard(context: Any) -> Call:
             request_id = value
         elif name == PURPOSE:
             purpose = value
-    return Call(tuple(said), certificate_name(context.auth_context()), request_id, purpose)
+        elif name == INCARNATION:
+            incarnation = value
+    certificate = certificate_name(context.auth_context())
+    return Call(tuple(said), certificate, request_id, purpose, incarnation)
 
 
 # -- the matrix ------------------------------------------------------------------------------------

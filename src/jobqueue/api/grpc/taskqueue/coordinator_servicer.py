@@ -26,7 +26,10 @@ class CoordinatorServicer(pb_grpc.CoordinatorInternalServiceServicer):
     ) -> pb.WorkerHeartbeatResponse:
         """The worker lives."""
         next_ms = await self._coordination.heartbeat(
-            request.worker_id, request.heartbeat_at_ms, request.capacity_hint
+            request.worker_id,
+            request.heartbeat_at_ms,
+            request.capacity_hint,
+            incarnation=call.incarnation,
         )
         return pb.WorkerHeartbeatResponse(accepted=True, next_heartbeat_in_ms=next_ms)
 

@@ -54,6 +54,7 @@ class Peer:
         timeout: float,
         request_id: str = "",
         purpose: str = "",
+        incarnation: str = "",
         repeatable: bool = False,
     ) -> Response:
         """Within ``timeout`` seconds or what the caller has left, whichever is less.
@@ -67,6 +68,8 @@ class Peer:
             metadata = (*metadata, (REQUEST_ID, request_id))
         if purpose:
             metadata = (*metadata, (PURPOSE, purpose))
+        if incarnation:
+            metadata = (*metadata, (INCARNATION, incarnation))
         pauses = delays(self._rng) if request_id or repeatable else iter(())
         failure: JobQueueError | None = None
         while (left := ends - time.monotonic()) > 0:

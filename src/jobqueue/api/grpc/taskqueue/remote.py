@@ -172,7 +172,9 @@ class RemoteCoordination:
         self._peer = peer
         self._stub = pb_grpc.CoordinatorInternalServiceStub(peer.channel)
 
-    async def heartbeat(self, worker_id: str, at_ms: int, capacity: int) -> int:
+    async def heartbeat(
+        self, worker_id: str, at_ms: int, capacity: int, *, incarnation: str = ""
+    ) -> int:
         """The worker lives; may be said twice."""
         request = pb.WorkerHeartbeatRequest(
             worker_id=codec.text_to_send(worker_id, "worker_id"),
@@ -180,7 +182,11 @@ class RemoteCoordination:
             capacity_hint=capacity,
         )
         answer = await self._peer.call(
-            self._stub.WorkerHeartbeat, request, timeout=HEARTBEAT, repeatable=True
+            self._stub.WorkerHeartbeat,
+            request,
+            timeout=HEARTBEAT,
+            incarnation=incarnation,
+            repeatable=True,
         )
         return answer.next_heartbeat_in_ms
 
