@@ -8,6 +8,7 @@ process to end, by whatever means, and then looks after the folder.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import subprocess
@@ -18,6 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A Popen that is dropped while its process runs is a warning.
 _started: list[subprocess.Popen[bytes]] = []
+
+
+@atexit.register
+def _let_go() -> None:
+    """It stays to clean up after us."""
+    for guardian in _started:
+        guardian.returncode = guardian.poll() or 0
 
 
 def watch(pid: int, folder: Path) -> None:

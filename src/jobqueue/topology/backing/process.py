@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -18,6 +19,13 @@ POLL = 0.01  # seconds between two looks at a process that starts or ends
 # Children of this program, so that their ends are collected. Kept here because a Popen that is
 # dropped while its process runs is a warning.
 _children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@atexit.register
+def _let_go() -> None:
+    """At the end of the program they are dropped, and go on."""
+    for child in _children.values():
+        child.returncode = child.poll() or 0
 
 
 def spawn(
