@@ -128,6 +128,12 @@ class Job:
     error: str = ""
     reason: Reason = Reason.SUBMITTED  # of the latest transition
 
+    def __post_init__(self) -> None:
+        # A start is counted back from its end by what the worker says that it took. No job began
+        # before it was there, whatever a worker says.
+        if self.started_at is not None and self.started_at < self.created_at:
+            self.started_at = self.created_at
+
 
 @dataclass(slots=True)
 class Assignment:
