@@ -90,7 +90,7 @@ services: $(DEV_STAMP) ## Find PostgreSQL and Redis; install them where that is 
 
 .PHONY: test
 test: services ## Run the tests, with coverage of core, engine, stores and config
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --cov --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal --cov --cov-report=term:skip-covered $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(DEV_STAMP) ## Run the tests that take no more than a few seconds each
