@@ -87,7 +87,7 @@ class _Row:
             int(attempt),
             int(retry_count),
             int(max_retries),
-            None if lease is None else int(lease),
+            int(lease) if lease else None,
             text(worker),
             cancel is not None,
             int(deaths or 0),
@@ -99,7 +99,7 @@ class _Row:
         )
         live.error = text(error) or ""
         live.reason = REASONS[reason]
-        self.holder = live.worker_id if lease is not None else None
+        self.holder = live.worker_id if lease else None
         self.changed = False
         self.needs_queue = False
         self.taken_away = False

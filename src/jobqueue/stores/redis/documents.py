@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from jobqueue.core.errors import Internal
 from jobqueue.core.job import (
     NO_LABELS,
     Assignment,
@@ -137,7 +138,8 @@ def event(flat: Sequence[bytes]) -> Event:
 def held(row: Sequence[Value]) -> Held:
     """A lease from the row of ``scripts/held.lua``."""
     seq, lease, worker, state, cancel = row
-    assert seq is not None and lease is not None and worker is not None and state is not None
+    if seq is None or lease is None or worker is None or state is None:
+        raise Internal("Redis: a lease without a job")
     return Held(int(seq), int(lease), worker.decode(), STATES[state], cancel is not None)
 
 

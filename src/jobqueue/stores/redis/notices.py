@@ -11,11 +11,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from jobqueue.core.store import Change
 from jobqueue.stores.redis.deadline import within
-from jobqueue.stores.redis.trouble import LOST
+from jobqueue.stores.redis.trouble import TROUBLE
 from jobqueue.stores.redis.wire import Wire
 
 _log = logging.getLogger("jobqueue.stores.redis")
@@ -64,7 +62,7 @@ class Listener:
                     await self._stay(connection)
                 finally:
                     await connection.disconnect(nowait=True)
-            except (*LOST, ResponseError) as error:
+            except TROUBLE as error:
                 _log.debug("the listening connection was lost: %s", error)
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_RETRY)

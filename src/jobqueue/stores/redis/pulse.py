@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from jobqueue.core.errors import Unavailable
@@ -18,7 +18,7 @@ from jobqueue.core.observer import Observer
 from jobqueue.core.store import Rules
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.runner import Runner
-from jobqueue.stores.redis.trouble import LOST, unavailable
+from jobqueue.stores.redis.trouble import TROUBLE, unavailable
 
 _CONNECT_TIMEOUT = 2.0
 _TIMEOUT = 5.0
@@ -78,10 +78,10 @@ class Pulses:
                 return self._client.execute_command("EVALSHA", found.sha, *rest)
             except NoScriptError:
                 return self._client.execute_command("EVAL", found.text, *rest)
-        except (*LOST, RedisError) as error:
+        except TROUBLE as error:
             raise unavailable(error) from error
 
     def close(self) -> None:
         """Close the connections."""
-        with contextlib.suppress(*LOST, RedisError):
+        with contextlib.suppress(*TROUBLE):
             self._client.close()

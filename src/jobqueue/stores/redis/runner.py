@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError
 
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import JobQueueError, Unavailable
@@ -23,6 +23,7 @@ from jobqueue.stores.redis.deadline import within
 from jobqueue.stores.redis.scripts import Script, script
 from jobqueue.stores.redis.trouble import (
     LOST,
+    TROUBLE,
     defect,
     passes,
     refused,
@@ -136,12 +137,12 @@ class Runner:
             attempt = _Attempt()
             try:
                 return await within(self._patience / 2, self._ask(command, attempt))
-            except (*LOST, ResponseError) as error:
+            except TROUBLE as error:
                 if passes(error):
                     trouble: BaseException = error
                 elif refused(error):
                     raise _verdict(doubt, error) from error
-                elif isinstance(error, ResponseError):
+                elif not isinstance(error, LOST):
                     raise defect(error) from error
                 else:
                     trouble = error

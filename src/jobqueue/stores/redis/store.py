@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from jobqueue.core.clock import Clock
 from jobqueue.core.decide import overdue
+from jobqueue.core.errors import NotFound
 from jobqueue.core.job import (
     Assignment,
     ComponentHealth,
@@ -64,7 +65,7 @@ _PRUNED_AT_ONCE = 500
 
 
 class RedisStore:
-    """Jobs in a Redis database, under one prefix."""
+    """Jobs in a Redis database, under one prefix. ``create=False``: some must be there."""
 
     name = "redis"
     parallel = True
@@ -78,10 +79,11 @@ class RedisStore:
         clock: Clock | None = None,
         prefix: str = PREFIX,
         patience: float = _PATIENCE,
+        create: bool = True,
     ) -> None:
         rules = rules or Rules()
         observer = observer or Deaf()
-        self._url = url
+        self._create = create
         self._wire = wire = Wire(url)
         self._heard: list[Callable[[Change], None]] = []
         self._runner = runner = Runner(wire, prefix, clock, observer, patience)
@@ -109,12 +111,19 @@ class RedisStore:
             return
         self._runner.opened = True
         try:
+            if not self._create:
+                await self._check_there()
             await self._look_at_durability()
         except BaseException:
             self._runner.opened = False
             await self._wire.close()
             raise
         self._listener.start()
+
+    async def _check_there(self) -> None:
+        prefix = self._runner.prefix
+        if not await self._runner.command("open", "EXISTS", f"{prefix}every_queue"):
+            raise NotFound(f"there are no queues in Redis at {self._wire.address} under {prefix}")
 
     async def _look_at_durability(self) -> None:
         lacking = await shortcomings(self._runner)
@@ -197,7 +206,7 @@ class RedisStore:
             "due", (limit, _KEYS_PER_SWEEP)
         )
         found = [
-            overdue(STATES[state], int(seq), int(version), None if lease is None else int(lease))
+            overdue(STATES[state], int(seq), int(version), int(lease) if lease else None)
             for state, seq, version, lease in rows
         ]
         next_at = float(now) if full else documents.number(following)

@@ -8,6 +8,7 @@ from redis.exceptions import (
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisError,
     ResponseError,
 )
 from redis.exceptions import ConnectionError as Disconnected
@@ -17,6 +18,8 @@ from jobqueue.core.errors import Internal, JobQueueError, OutcomeUnknown, Unavai
 
 # The connection is gone or silent: what was asked may have happened.
 LOST: tuple[type[BaseException], ...] = (OSError, TimeoutError, Disconnected, SocketTimeout)
+# Whatever a call to Redis may end with.
+TROUBLE: tuple[type[BaseException], ...] = (OSError, TimeoutError, RedisError)
 # It answered that it did nothing, and will be better by itself.
 LATER: tuple[type[BaseException], ...] = (BusyLoadingError,)
 # It answered that it did nothing, and an operator has to mend it.

@@ -49,7 +49,7 @@ end
 
 local PLAIN = {
   'status', 'lease', 'version', 'attempt', 'assigned_worker', 'cancel_requested', 'queue',
-  'started_at', 'timeout',
+  'started_at', 'timeout', 'expires_at', 'error',
 }
 
 local function start(id, seq, row, ran_for)
@@ -61,7 +61,9 @@ local function start(id, seq, row, ran_for)
     'HSET', document(id), 'status', 'RUNNING', 'reason', 'STARTED', 'version', version,
     'started_at', now - (ran_for or 0), 'updated_at', updated_at, 'event:' .. version, event
   )
-  redis.call('HDEL', document(id), 'expires_at') -- the TTL ends at the first start
+  if row[10] then
+    redis.call('HDEL', document(id), 'expires_at') -- the TTL ends at the first start
+  end
   enter(id, seq, row[7], 'ASSIGNED', 'RUNNING')
   set_due(id, row[9] and now + row[9] + grace)
   return {'made', 'ASSIGNED', id, row[7], row[5], false}
@@ -94,10 +96,12 @@ local function succeed(id, seq, row, ran_for, result, detail)
   redis.call(
     'HSET', key, 'status', 'DONE', 'reason', 'SUCCEEDED', 'version', version,
     'started_at', started_at, 'completed_at', now, 'updated_at', updated_at,
-    'event:' .. version, event, unpack(fields)
+    'lease', '', 'event:' .. version, event, unpack(fields)
   )
-  redis.call('HDEL', key, 'lease', 'error', 'expires_at') -- the TTL ends at the first start
-  redis.call('HDEL', prefix .. 'current_jobs:' .. worker, id)
+  if row[10] or row[11] then
+    redis.call('HDEL', key, 'error', 'expires_at') -- the TTL ends at the first start
+  end
+  release(worker, id)
   enter(id, seq, queue, row[1], 'DONE')
   add(prefix .. 'completed', now, id)
   set_due(id, nil)
@@ -113,7 +117,7 @@ local function plain(item)
   local id = not put_off[seq] and id_of(seq)
   if id then
     local row = redis.call('HMGET', document(id), unpack(PLAIN))
-    if row[2] and row[2] == lease then
+    if row[2] == lease then
       if move == 'start' and row[1] == 'ASSIGNED' then
         wrote = true
         return start(id, seq, row, ran_for)
@@ -168,7 +172,7 @@ local function write(item)
   end
   set_due(id, item[15])
   if item[17] then
-    redis.call('HDEL', prefix .. 'current_jobs:' .. item[17], id)
+    release(item[17], id)
   end
   for _, attempt in ipairs(item[18]) do
     count_attempt(queue, attempt[1], attempt[2])

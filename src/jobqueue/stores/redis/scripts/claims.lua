@@ -125,7 +125,7 @@ local function assign(row, worker, lease, timeout)
     'attempt', attempt, 'assigned_worker', worker, 'lease', lease, 'updated_at', stamp,
     'event:' .. version, event
   )
-  redis.call('HSET', prefix .. 'current_jobs:' .. worker, id, lease)
+  hold(worker, id, lease)
   enter(id, tonumber(row[1]), queue, 'PENDING', 'ASSIGNED')
   set_due(id, now + timeout)
   row[6], row[7], row[8] = tostring(attempt), lease, worker

@@ -1,9 +1,9 @@
--- A lease in force: seq, lease, worker, state, cancel flag.
+-- A lease in force: seq, lease, worker, state, cancel flag. One that ended is empty.
 local function held_row(id)
   local row = redis.call(
     'HMGET', document(id), 'seq', 'lease', 'assigned_worker', 'status', 'cancel_requested'
   )
-  return row[2] and row or nil
+  return row[2] and row[2] ~= '' and row or nil
 end
 
 -- The leases of one worker.

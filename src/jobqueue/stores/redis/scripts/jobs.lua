@@ -25,9 +25,38 @@ local function remove(key, member)
   end
 end
 
+-- What workers hold: job and lease, by worker. A lease ends before another begins.
+local held, released = {}, {}
+
+local function hold(worker, id, lease)
+  local jobs = held[worker]
+  if not jobs then
+    jobs = {}
+    held[worker] = jobs
+  end
+  jobs[#jobs + 1] = id
+  jobs[#jobs + 1] = lease
+end
+
+local function release(worker, id)
+  local jobs = released[worker]
+  if not jobs then
+    jobs = {}
+    released[worker] = jobs
+  end
+  jobs[#jobs + 1] = id
+end
+
 local MOST = 2000 -- arguments of one command: Lua's stack is finite
 
 local function flush()
+  for worker, jobs in pairs(released) do
+    redis.call('HDEL', prefix .. 'current_jobs:' .. worker, unpack(jobs))
+  end
+  for worker, jobs in pairs(held) do
+    redis.call('HSET', prefix .. 'current_jobs:' .. worker, unpack(jobs))
+  end
+  held, released = {}, {}
   for key, members in pairs(removing) do
     local arguments = {}
     for member in pairs(members) do
