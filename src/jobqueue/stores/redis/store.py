@@ -7,7 +7,6 @@ together. Time is the server's, unless a test brings its own. ``docs/redis.md`` 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 
 from jobqueue.core.clock import Clock
@@ -210,8 +209,8 @@ class RedisStore:
             for state, seq, version, lease in rows
         ]
         next_at = float(now) if full else documents.number(following)
-        if next_at is not None and not self._runner.injected:
-            next_at += time.time() - float(now)  # the caller sleeps by this machine's clock
+        if next_at is not None:
+            next_at += self._runner.here() - float(now)  # the caller sleeps by this machine's clock
         return Overdue(found, promoted, next_at)
 
     # -- jobs: reads and removal -----------------------------------------------------------
@@ -244,9 +243,10 @@ class RedisStore:
     async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
         """See ``Store.prune_done``."""
         removed = 0
+        age = self._runner.here() - completed_before  # whatever this machine's clock shows
         while True:
             wanted = min(limit - removed, _PRUNED_AT_ONCE)
-            said = await self._runner.write("prune_done", (completed_before, wanted, term_of(term)))
+            said = await self._runner.write("prune_done", (age, wanted, term_of(term)))
             if said is None:
                 raise TermEnded
             removed += int(said[0])

@@ -1,5 +1,5 @@
--- Remove DONE jobs that ended before a time; answers {how many}, or nothing when the term is over.
--- asked: {completed before, limit, term}
+-- Remove DONE jobs that ended longer ago; answers {how many}, or nothing when the term is over.
+-- asked: {seconds, limit, term}
 --# include common.lua
 --# include lane.lua
 --# include term.lua
@@ -12,7 +12,7 @@ if not stands(asked[3]) then
   return false
 end
 local old = redis.call(
-  'ZRANGEBYSCORE', prefix .. 'completed', '-inf', '(' .. exact(asked[1]), 'LIMIT', 0, asked[2]
+  'ZRANGEBYSCORE', prefix .. 'completed', '-inf', '(' .. exact(now - asked[1]), 'LIMIT', 0, asked[2]
 )
 for _, id in ipairs(old) do
   forget(id)
