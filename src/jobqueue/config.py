@@ -53,7 +53,8 @@ class DbSettings(Section):
         min_length=1,
     )
     password: SecretStr = setting(
-        SecretStr(""), "Password of PostgreSQL, or of a Redis that keeps jobs, in place of one in the URL."
+        SecretStr(""),
+        "Password of PostgreSQL, or of a Redis that keeps jobs, in place of one in the URL.",
     )
     pool_size: Int = setting(
         8, "Connections to PostgreSQL for statements.", "connections", ge=1, le=100

@@ -257,9 +257,7 @@ def create_store(
     raise InvalidArgument(field, f"{redact(url)!r} names a server, not a store; allowed: {STORES}")
 
 
-def _redis_store(
-    url: str, rules: Rules, observer: Observer, *, create: bool, field: str
-) -> Store:
+def _redis_store(url: str, rules: Rules, observer: Observer, *, create: bool, field: str) -> Store:
     try:
         from jobqueue.stores.redis.store import PREFIX, RedisStore
     except ModuleNotFoundError as error:

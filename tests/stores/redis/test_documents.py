@@ -16,9 +16,7 @@ MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 @pytest.mark.req("sch:SCHEMA")
 async def test_a_job_has_the_fields_of_the_document(open_store, client):
     store = await open_store()
-    (result,) = (
-        await store.submit(new(spec(b'{"task": "image_resize"}', max_retries=3)))
-    ).results
+    (result,) = (await store.submit(new(spec(b'{"task": "image_resize"}', max_retries=3)))).results
     (got,) = await store.claim([Claim(("q",), ["worker-node-01"])])
     document = await client.hgetall(f"{{jq}}:job:{result.job_id}")
     assert {
@@ -63,9 +61,7 @@ async def test_queues_are_sorted_sets_of_job_ids(open_store, client):
     store = await open_store()
     low, high, late = (
         one.job_id
-        for one in (
-            await store.submit(new(spec(), spec(priority=9), spec(delay=60.0)))
-        ).results
+        for one in (await store.submit(new(spec(), spec(priority=9), spec(delay=60.0)))).results
     )
     assert await client.smembers("{jq}:queues") == {"q"}
     assert await client.zrange("{jq}:ready:q", 0, -1) == [high, low]

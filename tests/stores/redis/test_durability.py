@@ -118,9 +118,7 @@ async def test_a_restart_keeps_everything(own_redis, open_store):
     assert await store.lead(7, 60.0) == term
     (again,) = (await store.submit(new(spec(b"\x00\xff0", key="k0")))).results
     assert again.job_id == got[0].id
-    outcomes = (
-        await store.apply([Transition.started(got[4].seq, got[4].lease)])
-    ).outcomes
+    outcomes = (await store.apply([Transition.started(got[4].seq, got[4].lease)])).outcomes
     assert outcomes[0].applied
 
 
@@ -144,9 +142,7 @@ async def test_nothing_accepted_is_lost_when_redis_is_killed_under_load(own_redi
         while not stop.is_set():
             try:
                 got = await store.claim([Claim(("q",), [name] * 5)])
-                asked = [
-                    Transition.succeeded(one.seq, one.lease, one.id.encode()) for one in got
-                ]
+                asked = [Transition.succeeded(one.seq, one.lease, one.id.encode()) for one in got]
                 outcomes = (await store.apply(asked)).outcomes
             except JobQueueError:
                 continue

@@ -78,9 +78,7 @@ async def test_a_claim_is_handed_out_once_and_at_once(cuttable, proxy, side):
         (got,) = await cuttable.claim(CLAIM)
         assert got.id == job_id
         assert [held.lease for held in await cuttable.held("w")] == [got.lease]
-        (done,) = (
-            await cuttable.apply([Transition.succeeded(got.seq, got.lease, b"r")])
-        ).outcomes
+        (done,) = (await cuttable.apply([Transition.succeeded(got.seq, got.lease, b"r")])).outcomes
         assert done.applied
 
     await at_every_script(proxy, side, once)

@@ -69,9 +69,7 @@ async def test_each_hears_what_the_other_changed(open_store):
 async def test_nobody_hears_itself(open_store):
     one, two = await open_store(), await open_store()
     mine, theirs = Ear(one), Ear(two)
-    await asyncio.gather(
-        theirs.hears(Change.WORK), _again_and_again(lambda: accept(one), theirs)
-    )
+    await asyncio.gather(theirs.hears(Change.WORK), _again_and_again(lambda: accept(one), theirs))
     mine.heard = Change(0)
     await accept(one)
     await theirs.hears(Change.WORK)
@@ -181,9 +179,9 @@ async def test_an_old_leader_assigns_and_moves_nothing(open_store):
     assert (await old.get(job_id)).version == 1
     (got,) = await new_leader.claim(CLAIM, term=second)
     assert got.id == job_id
-    assert (await new_leader.apply([Transition.cancelled(got.seq)], term=second)).outcomes[
-        0
-    ].applied
+    assert (
+        (await new_leader.apply([Transition.cancelled(got.seq)], term=second)).outcomes[0].applied
+    )
 
 
 @pytest.mark.req("sch:LEADER")
