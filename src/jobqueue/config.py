@@ -48,8 +48,8 @@ class DbSettings(Section):
         "Where jobs are kept: `memory://` (not durable), `sqlite:///FILE` (relative to the current"
         " folder), `sqlite:////PATH/FILE` (absolute), `postgresql://USER@HOST:PORT/DATABASE`"
         " (several servers may share it; more hosts, separated by commas, are tried in order),"
-        " `redis://HOST:PORT/NUMBER` or `rediss://` (shared, too; as durable as that Redis is set up"
-        " to be; `?prefix=NAME` keeps several apart in one database).",
+        " `redis://HOST:PORT/NUMBER` or `rediss://` (shared, too; as durable as that Redis is set"
+        " up to be; `?prefix=NAME` keeps several apart in one database).",
         min_length=1,
     )
     password: SecretStr = setting(

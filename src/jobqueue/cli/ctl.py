@@ -71,8 +71,8 @@ def root(
         str | None,
         typer.Option(
             help="Open a store without a server: sqlite:///FILE, postgresql://USER@HOST/DATABASE or"
-            " redis://HOST:PORT/NUMBER (its password: JQ_DB_PASSWORD). The environment variable JQ_URL gives a default for"
-            " this or --server.",
+            " redis://HOST:PORT/NUMBER (its password: JQ_DB_PASSWORD). The environment variable"
+            " JQ_URL gives a default for this or --server.",
             show_default=False,
         ),
     ] = None,

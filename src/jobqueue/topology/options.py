@@ -49,8 +49,9 @@ def locks(settings: Settings, observer: Observer, url: str | None = None) -> Loc
 def pool_concurrency(settings: Settings) -> int:
     """Jobs that a server's built-in pool runs at once; 0: it has none.
 
-    On PostgreSQL and Redis there are other servers, and the pool sees only the workers of its own: without
-    an app it would take jobs from workers that know their tasks. There it must be asked for.
+    On PostgreSQL and Redis there are other servers, and the pool sees only the workers of its own:
+    without an app it would take jobs from workers that know their tasks. There it must be asked
+    for.
     """
     worker = settings.worker
     asked = bool(worker.app) or "concurrency" in worker.model_fields_set

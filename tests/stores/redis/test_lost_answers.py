@@ -178,7 +178,7 @@ async def test_what_tells_yes_from_no_tells_the_truth(cuttable, proxy, side):
         await cuttable.resign(term)
         assert await cuttable.lead(-script, 60.0) != term
         assert (await cuttable.due(10)).transitions == []
-        await cuttable.resign((await cuttable.lead(-script, 60.0)))
+        await cuttable.resign(await cuttable.lead(-script, 60.0))
 
     await at_every_script(proxy, side, once)
 

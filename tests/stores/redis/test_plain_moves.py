@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from jobqueue.core.clock import ManualClock
-from jobqueue.core.job import Event, Job, Outcome, Transition
+from jobqueue.core.job import Event, Job, Outcome, Refusal, Transition
+from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim
 from jobqueue.stores.redis import applying
 from tests.stores.driver import new, spec
@@ -86,3 +87,25 @@ async def test_the_plain_way_is_one_script(open_store, monkeypatch):
     ).outcomes
     assert all(outcome.applied for outcome in outcomes)
     assert asked == ["apply"]
+
+
+async def test_moves_of_one_job_are_told_in_their_order(open_store):
+    """One that has to be decided holds up those behind it."""
+    store = await open_store()
+    await store.submit(new(spec()))
+    (got,) = await store.claim([Claim(("q",), ["w"])])
+    outcomes = (
+        await store.apply(
+            [
+                Transition.succeeded(got.seq, got.lease + 1, b"wrong"),
+                Transition.succeeded(got.seq, got.lease, b"right"),
+                Transition.succeeded(got.seq, got.lease, b"late"),
+            ]
+        )
+    ).outcomes
+    assert [(one.refusal, one.state) for one in outcomes] == [
+        (Refusal.STALE_LEASE, State.ASSIGNED),
+        (None, State.DONE),
+        (Refusal.STALE_LEASE, State.DONE),
+    ]
+    assert (await store.get(got.id)).result == b"right"

@@ -182,9 +182,9 @@ async def test_a_full_redis_refuses_and_takes_again(own_redis, open_store):
     store = await open_store(victim.url)
     (kept,) = await accept(store)
     victim.send("CONFIG", "SET", "maxmemory", "1")
-    with pytest.raises(Unavailable, match="OOM|memory"):
+    with pytest.raises(Unavailable, match=r"OOM|memory"):
         await store.submit(new(spec()))
-    with pytest.raises(Unavailable, match="OOM|memory"):
+    with pytest.raises(Unavailable, match=r"OOM|memory"):
         await store.claim([Claim(("q",), ["w"])])
     with pytest.raises(Unavailable):
         await store.ping()

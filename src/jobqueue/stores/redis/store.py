@@ -1,7 +1,7 @@
 """The Redis store: shared by any number of processes, as durable as Redis is set up to be.
 
 Every write is one Lua script, so that a job, its event and its places in the queues change
-together. Time is the server's, unless a test brings its own. ``docs/redis.md`` names the keys.
+together. Time is the server's, unless a test brings its own. ``docs/internals.md`` names the keys.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class RedisStore:
         if self._runner.opened:
             return
         self._runner.opened = True
+        self._wire.open()
         try:
             if not self._create:
                 await self._check_there()

@@ -36,9 +36,13 @@ class Wire:
         said = self._maker.connection_kwargs
         return f"{said.get('host', 'localhost')}:{said.get('port', 6379)}/{said.get('db', 0)}"
 
+    def open(self) -> None:
+        """Let connections live on after their first command."""
+        self._closed = False
+
     async def connect(self) -> None:
         """Have one connection ready."""
-        self._closed = False
+        self.open()
         if not self._idle:
             self._idle.append(await self._connected())
 
