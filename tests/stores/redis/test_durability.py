@@ -11,7 +11,7 @@ import signal
 import pytest
 
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Queue, Transition
+from jobqueue.core.job import Job, Queue, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim, JobFilter, Store
 from jobqueue.stores.redis.store import RedisStore
@@ -169,7 +169,7 @@ async def test_nothing_accepted_is_lost_when_redis_is_killed_under_load(own_redi
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    jobs = {}
+    jobs: dict[str, Job] = {}
     before: int | None = None
     while page := await store.list_jobs(JobFilter(before_seq=before, limit=500)):
         jobs |= {job.id: job for job in page}

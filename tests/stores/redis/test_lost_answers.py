@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -194,7 +195,7 @@ async def test_a_heartbeat_survives_a_cut_line(cuttable, proxy):
 async def test_a_call_that_was_given_up_does_not_come_after_a_later_one(cuttable, client):
     """A connection that was given up may still carry a command: it must find its lane moved on."""
     runner = cuttable._runner
-    asked = ("late", ["name", "late", "max_retries", 1, "capacity", 0], [])
+    asked: tuple[Any, ...] = ("late", ["name", "late", "max_retries", 1, "capacity", 0], [])
     await cuttable.create_queue(Queue(name="first"))
     lanes = await client.keys("{jq}:lane:*")
     (lane,) = [key for key in lanes if await client.getrange(key, 0, 1) == "2:"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.stores.driver import new, spec
 
 MOVES = ("start", "succeed", "start and succeed")
 RAN = (None, 0.0, 0.25, 7.5)
-SPECS = (
+SPECS: tuple[dict[str, Any], ...] = (
     {},
     {"ttl": 60.0},
     {"timeout": 30.0},

@@ -202,6 +202,20 @@ async def test_a_wrong_password_is_said_and_not_shown(own_redis):
     await store.close()
 
 
+async def test_an_old_redis_is_refused(redis_url, monkeypatch):
+    store = RedisStore(redis_url)
+    command = store._runner.command
+
+    async def old(name, *words):
+        answer = await command(name, *words)
+        return b"redis_version:6.2.14\r\n" if words[0] == "INFO" else answer
+
+    monkeypatch.setattr(store._runner, "command", old)
+    with pytest.raises(Unavailable, match="version 7 or newer is needed, this is 6"):
+        await store.open()
+    await store.close()
+
+
 async def test_a_store_may_be_required_to_exist(redis_url, open_store):
     store = RedisStore(redis_url, prefix="{elsewhere}:", create=False)
     with pytest.raises(NotFound, match="no queues in Redis"):
@@ -209,6 +223,17 @@ async def test_a_store_may_be_required_to_exist(redis_url, open_store):
     await open_store(prefix="{elsewhere}:")
     await store.open()
     await store.close()
+
+
+async def test_thousands_of_slots_of_one_worker_are_filled(open_store):
+    store = await open_store()
+    await accept(store, 9_000)
+    got = await store.claim([Claim(("q",), ["w"] * 4_500)])
+    asked = [Transition.succeeded(one.seq, one.lease, None) for one in got]
+    application = await store.apply(asked, [Claim(("q",), ["w"] * 4_500)])
+    assert sum(outcome.applied for outcome in application.outcomes) == 4_500
+    assert len({one.id for one in [*got, *application.assigned]}) == 9_000
+    assert len(await store.held("w")) == 4_500
 
 
 async def test_a_defect_in_the_data_is_no_outage(open_store, client):

@@ -58,17 +58,19 @@ class Reads:
         page: list[Job] = []
         for _ in range(_TRIES):
             ids = await self._page_by_time(wanted)
-            page = [job for job in [await self._listed(job_id) for job_id in ids] if job]
-            page = [job for job in page if _matches(job, wanted)]
+            page = [job for job in await self._listed(ids) if _matches(job, wanted)]
             if len(page) == len(ids):
                 break  # else: some went elsewhere while the page was read
         return page
 
-    async def _listed(self, job_id: str) -> Job | None:
-        job = await self.get(job_id)
-        if job is not None:
+    async def _listed(self, ids: list[str]) -> list[Job]:
+        jobs: list[Job] = []
+        for start in range(0, len(ids), _PAGE):
+            found = await self._runner.read("documents", (ids[start : start + _PAGE],))
+            jobs += [documents.job(fields(flat)) for flat in found if flat]
+        for job in jobs:
             job.result = None
-        return job
+        return jobs
 
     async def _page_by_time(self, wanted: TimeQuery) -> list[str]:
         """Numbers grow with the time of creation; within a millisecond ids decide."""

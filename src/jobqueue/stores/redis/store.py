@@ -45,13 +45,13 @@ from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.applying import Applying
 from jobqueue.stores.redis.claiming import Claiming
 from jobqueue.stores.redis.documents import STATES
-from jobqueue.stores.redis.durability import shortcomings
 from jobqueue.stores.redis.leadership import Leadership, term_of
 from jobqueue.stores.redis.notices import Listener
 from jobqueue.stores.redis.pulse import Pulses
 from jobqueue.stores.redis.queues import Queues
 from jobqueue.stores.redis.reads import Reads
 from jobqueue.stores.redis.runner import Runner
+from jobqueue.stores.redis.server import check_version, shortcomings
 from jobqueue.stores.redis.submitting import Submitting
 from jobqueue.stores.redis.wire import Wire
 from jobqueue.stores.redis.workers import Workers
@@ -111,6 +111,7 @@ class RedisStore:
         self._runner.opened = True
         self._wire.open()
         try:
+            await check_version(self._runner)
             if not self._create:
                 await self._check_there()
             await self._look_at_durability()

@@ -49,42 +49,35 @@ end
 
 local MOST = 2000 -- arguments of one command: Lua's stack is finite
 
+local function in_parts(command, key, arguments)
+  for from = 1, #arguments, MOST do
+    redis.call(command, key, unpack(arguments, from, math.min(#arguments, from + MOST - 1)))
+  end
+end
+
 local function flush()
   for worker, jobs in pairs(released) do
-    redis.call('HDEL', prefix .. 'current_jobs:' .. worker, unpack(jobs))
+    in_parts('HDEL', prefix .. 'current_jobs:' .. worker, jobs)
   end
   for worker, jobs in pairs(held) do
-    redis.call('HSET', prefix .. 'current_jobs:' .. worker, unpack(jobs))
+    in_parts('HSET', prefix .. 'current_jobs:' .. worker, jobs)
   end
-  held, released = {}, {}
   for key, members in pairs(removing) do
     local arguments = {}
     for member in pairs(members) do
       arguments[#arguments + 1] = member
-      if #arguments == MOST then
-        redis.call('ZREM', key, unpack(arguments))
-        arguments = {}
-      end
     end
-    if #arguments > 0 then
-      redis.call('ZREM', key, unpack(arguments))
-    end
+    in_parts('ZREM', key, arguments)
   end
   for key, members in pairs(adding) do
     local arguments = {}
     for member, score in pairs(members) do
       arguments[#arguments + 1] = score
       arguments[#arguments + 1] = member
-      if #arguments == MOST then
-        redis.call('ZADD', key, unpack(arguments))
-        arguments = {}
-      end
     end
-    if #arguments > 0 then
-      redis.call('ZADD', key, unpack(arguments))
-    end
+    in_parts('ZADD', key, arguments)
   end
-  adding, removing = {}, {}
+  held, released, adding, removing = {}, {}, {}, {}
 end
 
 local READY, DUE = prefix .. 'ready:', prefix .. 'due'

@@ -1,12 +1,13 @@
-"""Whether Redis keeps what it answered for: jobs are as safe as its settings make them."""
+"""What a store needs of its Redis. Jobs are as safe as its settings make them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from redis.exceptions import ResponseError
 
-from jobqueue.core.errors import JobQueueError
+from jobqueue.core.errors import JobQueueError, Unavailable
 from jobqueue.stores.redis.documents import fields
 from jobqueue.stores.redis.runner import Runner
 
@@ -17,6 +18,15 @@ NEEDED: Mapping[str, tuple[str, str]] = {
     "no-appendfsync-on-rewrite": ("no", "writes are not flushed while the file is rewritten"),
     "maxmemory-policy": ("noeviction", "jobs are thrown away when its memory is full"),
 }
+_OLDEST = 7  # before it, a script that asked for the time could not write
+
+
+async def check_version(runner: Runner) -> None:
+    """Refuse a Redis whose scripts cannot do what ours do."""
+    said = await runner.command("open", "INFO", "server")
+    found = re.search(rb"^redis_version:(\d+)", said, re.MULTILINE)
+    if found is not None and int(found[1]) < _OLDEST:
+        raise Unavailable(f"Redis: version {_OLDEST} or newer is needed, this is {int(found[1])}")
 
 
 async def shortcomings(runner: Runner) -> list[str]:
