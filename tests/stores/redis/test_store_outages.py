@@ -6,13 +6,16 @@ import asyncio
 import random
 import signal
 
+import httpx
 import pytest
 
+from jobqueue.config import load
 from jobqueue.core.errors import JobQueueError, NotFound, OutcomeUnknown, Unavailable
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Change, Claim, JobFilter
 from jobqueue.stores.redis.store import RedisStore
+from jobqueue.topology.embedded import Embedded
 from tests.history.checker import Evidence, assert_kept
 from tests.stores.driver import accept, new, spec, worker
 from tests.stores.redis.conftest import DURABLE, Victim
@@ -44,7 +47,6 @@ async def test_a_closed_store_takes_no_calls(redis_url):
         store.pulse("w", 1, [])
 
 
-@pytest.mark.req("sch:API")
 async def test_while_it_is_gone_nothing_is_accepted_and_afterwards_all_goes_on(
     own_redis, open_store
 ):
@@ -68,6 +70,31 @@ async def test_while_it_is_gone_nothing_is_accepted_and_afterwards_all_goes_on(
     assert {job.id for job in await store.list_jobs(JobFilter())} == set(before)
     assert len(await store.claim([Claim(("q",), ["w"] * 5)])) == 3
     assert (await asyncio.to_thread(store.pulse, "w", 1, [])).known
+
+
+async def test_a_server_answers_503_while_it_is_gone_and_loses_nothing(own_redis):
+    victim = Victim(own_redis(DURABLE))
+    told = {"db.url": victim.url, "http.port": "0", "grpc.port": "0"}
+    server = Embedded(load(flags=told, environ={}).settings)
+    await server.start()
+    try:
+        async with httpx.AsyncClient(base_url=server.http_url, timeout=BOUND) as http:
+            body = {"queue": "default", "payload": {"n": 1}}
+            answer = await http.post("/jobs", json=body)
+            assert answer.status_code == 202, answer.text
+            job_id = answer.json()["job_id"]
+            victim.stop()
+            answer = await http.post("/jobs", json=body)
+            assert answer.status_code == 503, answer.text
+            victim.start()
+            async with asyncio.timeout(BOUND):
+                while (answer := await http.get(f"/jobs/{job_id}")).status_code != 200:
+                    await asyncio.sleep(0.05)
+            assert answer.json()["status"] == "PENDING"
+            answer = await http.post("/jobs", json=body)
+            assert answer.status_code == 202, answer.text
+    finally:
+        await server.stop()
 
 
 async def test_a_paused_redis_answers_late_or_unknown_and_does_things_once(own_redis, open_store):

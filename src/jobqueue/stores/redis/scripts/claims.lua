@@ -138,13 +138,14 @@ local function fill(claims, timeout, seed)
   local rows, kept = {}, {}
   math.randomseed(seed)
   for _, claim in ipairs(claims) do
-    local without, queues, seen = {}, {}, {}
+    local without, queues = {}, {}
     for _, name in ipairs(claim[2]) do
       without[name] = true
     end
     for _, name in ipairs(claim[1] or redis.call('SMEMBERS', prefix .. 'queues')) do
-      local queue = not without[name] and not seen[name] and board(name)
-      seen[name] = true
+      -- With many queues most are empty: ask that first.
+      local some = not without[name] and redis.call('EXISTS', READY .. name) == 1
+      local queue = some and board(name)
       if queue then
         queues[#queues + 1] = queue
       end
