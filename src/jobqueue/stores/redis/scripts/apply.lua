@@ -44,7 +44,7 @@ local function read(seq)
   end
   local row = redis.call('HMGET', document(id), unpack(COLUMNS))
   local home = redis.call('HMGET', prefix .. 'queue:' .. row[14], 'retry_profile', 'deleted')
-  return {'row', exact(now), id, home[1], home[2], unpack(row)}
+  return {'row', now_text, id, home[1], home[2], unpack(row)}
 end
 
 local PLAIN = {
@@ -55,7 +55,7 @@ local PLAIN = {
 local function start(id, seq, row, ran_for)
   local version = row[3] + 1
   local event = record(
-    id, version, 'ASSIGNED', 'RUNNING', 'STARTED', now, row[4], row[5], nil, row[7]
+    id, version, 'ASSIGNED', 'RUNNING', 'STARTED', now_text, row[4], row[5], nil, row[7]
   )
   redis.call(
     'HSET', document(id), 'status', 'RUNNING', 'reason', 'STARTED', 'version', version,
@@ -77,7 +77,7 @@ local function succeed(id, seq, row, ran_for, result, detail)
     ran_for = ran_for or 0 -- within one flush: close to nothing
     started_at = now - ran_for
     fields = {'event:' .. version, record(
-      id, version, 'ASSIGNED', 'RUNNING', 'STARTED', now, row[4], worker, nil, queue
+      id, version, 'ASSIGNED', 'RUNNING', 'STARTED', now_text, row[4], worker, nil, queue
     )}
     version = version + 1
   else
@@ -87,7 +87,7 @@ local function succeed(id, seq, row, ran_for, result, detail)
     started_at = math.min(began, now - ran_for)
   end
   local event = record(
-    id, version, 'RUNNING', 'DONE', 'SUCCEEDED', now, row[4], worker, detail, queue
+    id, version, 'RUNNING', 'DONE', 'SUCCEEDED', now_text, row[4], worker, detail, queue
   )
   if result then
     fields[#fields + 1] = 'result'
@@ -95,7 +95,7 @@ local function succeed(id, seq, row, ran_for, result, detail)
   end
   redis.call(
     'HSET', key, 'status', 'DONE', 'reason', 'SUCCEEDED', 'version', version,
-    'started_at', started_at, 'completed_at', now, 'updated_at', updated_at,
+    'started_at', started_at, 'completed_at', now_text, 'updated_at', updated_at,
     'lease', '', 'event:' .. version, event, unpack(fields)
   )
   if row[10] or row[11] then
@@ -103,7 +103,7 @@ local function succeed(id, seq, row, ran_for, result, detail)
   end
   release(worker, id)
   enter(id, seq, queue, row[1], 'DONE')
-  add(prefix .. 'completed', now, id)
+  add(prefix .. 'completed', now_text, id)
   set_due(id, nil)
   count_attempt(queue, true, ran_for)
   tell(ENDED)

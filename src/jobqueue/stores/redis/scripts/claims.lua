@@ -114,10 +114,10 @@ end
 
 local stamp
 
-local function assign(row, worker, lease, timeout)
+local function assign(row, worker, lease, due)
   local id, queue, attempt, version = row[2], row[3], row[6] + 1, row[16] + 1
   local event = record(
-    id, version, 'PENDING', 'ASSIGNED', 'ASSIGNED', now, attempt, worker, nil, queue
+    id, version, 'PENDING', 'ASSIGNED', 'ASSIGNED', now_text, attempt, worker, nil, queue
   )
   stamp = stamp or iso(now)
   redis.call(
@@ -127,7 +127,7 @@ local function assign(row, worker, lease, timeout)
   )
   hold(worker, id, lease)
   enter(id, tonumber(row[1]), queue, 'PENDING', 'ASSIGNED')
-  set_due(id, now + timeout)
+  set_due(id, due)
   row[6], row[7], row[8] = tostring(attempt), lease, worker
   return shown(row)
 end
@@ -135,7 +135,7 @@ end
 -- claims: {queues (nil: all), those not meant, slots {{worker, lease}, ...}}. Answers what a worker
 -- gets, and {id, lease} of each, which is enough to find it again.
 local function fill(claims, timeout, seed)
-  local rows, kept = {}, {}
+  local rows, kept, due = {}, {}, exact(now + timeout)
   math.randomseed(seed)
   for _, claim in ipairs(claims) do
     local without, queues = {}, {}
@@ -159,7 +159,7 @@ local function fill(claims, timeout, seed)
       local row = redis.call('HMGET', document(id), unpack(SHOWN))
       -- An expired one stays PENDING, but claimable no more, until the sweeper finds it.
       if not row[14] or tonumber(row[14]) > now then
-        rows[#rows + 1] = assign(row, slots[slot][1], slots[slot][2], timeout)
+        rows[#rows + 1] = assign(row, slots[slot][1], slots[slot][2], due)
         kept[#kept + 1] = {id, slots[slot][2]}
         slot = slot + 1
       end

@@ -16,13 +16,33 @@ if not now then
   now = time[1] + time[2] / 1000000
 end
 
+-- A number as text. RESP would cut it off at the point; and what is written more than once in a
+-- call is made into text once: that is slow.
+local function exact(number)
+  return string.format('%.17g', number)
+end
+
+local now_text = exact(now)
+
 local function document(id)
   return prefix .. 'job:' .. id
 end
 
 -- The jobs of a queue in one state, by their number. Their counts are the queue's depth.
+local indexes = {}
+
 local function index(state, queue)
-  return prefix .. string.lower(state) .. ':' .. queue
+  local of_state = indexes[state]
+  if not of_state then
+    of_state = {}
+    indexes[state] = of_state
+  end
+  local key = of_state[queue]
+  if not key then
+    key = prefix .. string.lower(state) .. ':' .. queue
+    of_state[queue] = key
+  end
+  return key
 end
 
 local function id_of(seq)
@@ -55,9 +75,4 @@ local function iso(at)
     year, month, day,
     math.floor(rest / 3600), math.floor(rest / 60) % 60, rest % 60, micros
   )
-end
-
--- A number that is answered: RESP would cut it off at the point.
-local function exact(number)
-  return string.format('%.17g', number)
 end

@@ -11,10 +11,10 @@ local row = redis.call('HMGET', key, 'name', 'deleted')
 if row[1] and not row[2] then
   return false
 end
-redis.call('HSET', key, 'created_at', exact(now), unpack(asked[2]))
+redis.call('HSET', key, 'created_at', now_text, unpack(asked[2]))
 redis.call('HDEL', key, 'deleted', unpack(asked[3]))
 redis.call('SADD', prefix .. 'queues', asked[1])
 redis.call('SADD', prefix .. 'every_queue', asked[1]) -- deleted ones too: their records stay
 tell(WORK)
 tell(CONTROL)
-return answer({exact(now)})
+return answer({now_text})

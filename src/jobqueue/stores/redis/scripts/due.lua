@@ -5,7 +5,7 @@
 --# include common.lua
 --# include jobs.lua
 local limit = asked[1]
-local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', exact(now), 'LIMIT', 0, limit)
+local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now_text, 'LIMIT', 0, limit)
 local rows, promoted = {}, 0
 for _, id in ipairs(due) do
   local row = redis.call(
@@ -27,7 +27,7 @@ end
 
 local expiry = prefix .. 'key_expiry'
 local expired = redis.call(
-  'ZRANGEBYSCORE', expiry, '-inf', exact(now), 'WITHSCORES', 'LIMIT', 0, asked[2]
+  'ZRANGEBYSCORE', expiry, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, asked[2]
 )
 for n = 1, #expired, 2 do
   local queue, key = string.match(expired[n], '^([^%z]*)%z(.*)$')
@@ -41,6 +41,6 @@ for n = 1, #expired, 2 do
 end
 
 local following = redis.call(
-  'ZRANGEBYSCORE', DUE, '(' .. exact(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1
+  'ZRANGEBYSCORE', DUE, '(' .. now_text, '+inf', 'WITHSCORES', 'LIMIT', 0, 1
 )
-return {exact(now), promoted, rows, #due >= limit and 1 or 0, following[2] or false}
+return {now_text, promoted, rows, #due >= limit and 1 or 0, following[2] or false}

@@ -9,7 +9,7 @@ if known[1] ~= asked[2] or known[2] == 'OFFLINE' then
   return false
 end
 redis.call('HSET', key, 'last_heartbeat', iso(now))
-redis.call('ZADD', prefix .. 'workers', exact(now), id)
+redis.call('ZADD', prefix .. 'workers', now_text, id)
 local begun = {}
 for _, lease in ipairs(asked[3]) do
   begun[lease] = true

@@ -18,6 +18,6 @@ redis.call(
   'HSET', key, 'worker_id', id, 'incarnation', incarnation, 'status', status,
   'registered_at', at, 'last_heartbeat', at, unpack(asked[3])
 )
-redis.call('ZADD', prefix .. 'workers', exact(now), id)
+redis.call('ZADD', prefix .. 'workers', now_text, id)
 tell(CONTROL)
 return answer(known[1] and known[1] ~= incarnation and held_by(id) or {})

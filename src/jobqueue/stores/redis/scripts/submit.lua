@@ -50,7 +50,7 @@ local function insert(job, queue)
   end
   local id, name, seq, priority = job[1], job[2], next_seq, job[6]
   next_seq = next_seq + 1
-  local event = record(id, 1, nil, 'PENDING', 'SUBMITTED', now, 0, nil, nil, name)
+  local event = record(id, 1, nil, 'PENDING', 'SUBMITTED', now_text, 0, nil, nil, name)
   local fields = {
     'job_id', id, 'status', 'PENDING', 'queue', name, 'type', job[3], 'payload', job[4],
     'priority', priority, 'max_retries', job[7] or queue.max_retries, 'retry_count', 0,
