@@ -47,11 +47,14 @@ class DbSettings(Section):
         "sqlite:///data/jobqueue.db",
         "Where jobs are kept: `memory://` (not durable), `sqlite:///FILE` (relative to the current"
         " folder), `sqlite:////PATH/FILE` (absolute), `postgresql://USER@HOST:PORT/DATABASE`"
-        " (several servers may share it; more hosts, separated by commas, are tried in order).",
+        " (several servers may share it; more hosts, separated by commas, are tried in order),"
+        " `redis://HOST:PORT/NUMBER` or `rediss://` (shared, too; as durable as that Redis is set"
+        " up to be; `?prefix=NAME` keeps several apart in one database).",
         min_length=1,
     )
     password: SecretStr = setting(
-        SecretStr(""), "Password of PostgreSQL, in place of one in the URL."
+        SecretStr(""),
+        "Password of PostgreSQL, or of a Redis that keeps jobs, in place of one in the URL.",
     )
     pool_size: Int = setting(
         8, "Connections to PostgreSQL for statements.", "connections", ge=1, le=100

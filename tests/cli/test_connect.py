@@ -82,7 +82,10 @@ def test_servers(url, target):
         ("postgresql://u:hush@h:five/db", "expected HOST or HOST:PORT after '//' or '@'"),
         ("postgresql://u:hush/x@h/db", "are written as %2F (/)"),
         ("postgresql+asyncpg://u:hush@h/db", "is not a known form; allowed: memory://"),
-        ("redis://:hush@h", "Redis holds no jobs; it is named by redis.url"),
+        ("redis://:hush@a,b/0", "needs one host"),
+        ("redis://:hush@h/0?socket_timeout=1", "the only options after '?'"),
+        ("redis://:hush@h/0?prefix=", "prefix must be 1 to 50 letters"),
+        ("redis://:hush@h/0?prefix=a:b", "prefix must be 1 to 50 letters"),
     ],
 )
 def test_what_is_wrong_is_said_without_the_password(url, message):
@@ -162,6 +165,7 @@ def test_a_password_is_put_where_it_belongs(url, expected):
     [
         ("asyncpg", "postgres", lambda: create_store("postgresql://h/db", field="db.url")),
         ("redis", "redis", lambda: create_locks("redis://h", field="db.url")),
+        ("redis", "redis", lambda: create_store("redis://h", field="db.url")),
     ],
 )
 def test_a_missing_package_is_named(monkeypatch, package, extra, call):

@@ -12,6 +12,7 @@ from jobqueue.core.clock import Clock
 from jobqueue.core.store import Rules, Store
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.stores.postgres.store import PostgresStore
+from jobqueue.stores.redis.store import RedisStore
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests.services.run import Run
 
@@ -22,29 +23,39 @@ STORES: dict[str, Callable[[Where, Rules, Clock], Store]] = {
     "memory": lambda where, rules, clock: MemoryStore(rules=rules, clock=clock),
     "sqlite": lambda where, rules, clock: SqliteStore(where(), rules=rules, clock=clock),
     "postgres": lambda where, rules, clock: PostgresStore(where(), rules=rules, clock=clock),
+    "redis": lambda where, rules, clock: RedisStore(**where(), rules=rules, clock=clock),
 }
+NEED_SERVERS = {"postgres", "redis"}
 
 NAMES = [
-    pytest.param(name, marks=[pytest.mark.integration] if name == "postgres" else [])
+    pytest.param(name, marks=[pytest.mark.integration] if name in NEED_SERVERS else [])
     for name in STORES
 ]
 
 
 class Places:
-    """Files or databases for the stores of one test; the databases are dropped at the end."""
+    """Files, databases or key prefixes for the stores of one test.
+
+    The databases are dropped at the end; Redis's is emptied before each test.
+    """
 
     def __init__(self, request: pytest.FixtureRequest, store_name: str, folder: Path) -> None:
         self._folder = folder
         self._count = 0
         self._run: Run | None = None
+        self._redis = ""
         self._made: list[str] = []
         if store_name == "postgres":
             self._run = request.getfixturevalue("services")
+        elif store_name == "redis":
+            self._redis = request.getfixturevalue("redis_url")
 
     def new(self) -> Any:
         """A place where nothing is yet."""
+        self._count += 1
+        if self._redis:
+            return {"url": self._redis, "prefix": f"{{jq-{self._count}}}:"}
         if self._run is None:
-            self._count += 1
             return str(self._folder / f"{self._count}.db")
         name = self._run.databases.create(empty=False)
         self._made.append(name)

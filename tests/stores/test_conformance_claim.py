@@ -107,6 +107,18 @@ async def test_a_star_claims_from_every_queue(driver: Driver):
     assert [a.id for a in await driver.claim(5, queues=[ALL_QUEUES])] == [high, low]
 
 
+async def test_a_queue_that_is_not_meant_is_left_alone(driver: Driver):
+    await driver.queue("other")
+    await driver.submit(queue="other", priority=9)
+    mine = await driver.submit()
+    spared = Claim((ALL_QUEUES,), ["w"] * 5, frozenset({"other"}))
+    assert [a.id for a in await driver.store.claim([spared])] == [mine]
+    named = Claim(("q", "other"), ["w"] * 5, frozenset({"other"}))
+    assert await driver.store.claim([named]) == []
+    again = await driver.store.submit(new(spec(queue="other")), [spared])
+    assert again.assigned == []
+
+
 async def test_several_claims_in_one_call_share_no_job(driver: Driver):
     await driver.queue("r")
     await driver.results(*(spec(queue=q) for q in "qrqrqr"))

@@ -70,9 +70,9 @@ def root(
     url: Annotated[
         str | None,
         typer.Option(
-            help="Open a store without a server: sqlite:///FILE or postgresql://USER@HOST/DATABASE"
-            " (its password: JQ_DB_PASSWORD). The environment variable JQ_URL gives a default for"
-            " this or --server.",
+            help="Open a store without a server: sqlite:///FILE, postgresql://USER@HOST/DATABASE or"
+            " redis://HOST:PORT/NUMBER (its password: JQ_DB_PASSWORD). The environment variable"
+            " JQ_URL gives a default for this or --server.",
             show_default=False,
         ),
     ] = None,

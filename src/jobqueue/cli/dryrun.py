@@ -65,7 +65,7 @@ async def _store(settings: Settings) -> Check:
         if address.scheme == "postgresql":
             found = await connectivity.postgres(options.db_url(settings), _TIMEOUT, "db.url")
             return "store", OK, f"{url} ({found})"
-        store = create_store(settings.db.url, field="db.url")
+        store = create_store(options.db_url(settings), field="db.url")
         try:
             async with asyncio.timeout(_TIMEOUT):
                 await store.open()

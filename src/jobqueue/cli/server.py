@@ -37,8 +37,8 @@ def serve(
     db_url: Annotated[
         str | None,
         typer.Option(
-            help="Where jobs are kept: memory://, sqlite:///FILE or"
-            " postgresql://USER@HOST:PORT/DATABASE."
+            help="Where jobs are kept: memory://, sqlite:///FILE,"
+            " postgresql://USER@HOST:PORT/DATABASE or redis://HOST:PORT/NUMBER."
         ),
     ] = None,
     redis_url: Annotated[

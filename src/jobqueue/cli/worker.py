@@ -51,7 +51,9 @@ def work(
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="Work on a store without a server: sqlite:///FILE, postgresql://…"),
+        typer.Option(
+            help="Work on a store without a server: sqlite:///FILE, postgresql://… or redis://…"
+        ),
     ] = None,
     queues: Annotated[
         str | None,

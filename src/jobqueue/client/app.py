@@ -48,9 +48,9 @@ class JobQueue:
     """Tasks, and the queue that their jobs go through.
 
     ``url`` says where the queue is: ``sqlite:///jobs.db``, ``memory://``,
-    ``postgresql://user@host/database`` or ``grpc://host:50051``. Nothing is opened here; the
-    first call does it, and ``async with app:`` or ``await app.close()`` closes it (the end of its
-    event loop does, too).
+    ``postgresql://user@host/database``, ``redis://host:6379/0`` or ``grpc://host:50051``. Nothing
+    is opened here; the first call does it, and ``async with app:`` or ``await app.close()`` closes
+    it (the end of its event loop does, too).
 
     ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` hold for tasks that do not
     say otherwise. ``queues`` declares queues beside those that tasks name; in a store opened

@@ -25,7 +25,8 @@ log = logging.getLogger("jobqueue.client")
 
 STORES = (
     "memory://, sqlite:///FILE (relative), sqlite:////PATH/FILE (absolute),"
-    " postgresql://USER@HOST:PORT/DATABASE"
+    " postgresql://USER@HOST:PORT/DATABASE, redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER"
+    " (TLS)"
 )
 ALLOWED = f"{STORES}, grpc://HOST:PORT[,HOST:PORT…], grpcs://HOST:PORT[,…] (TLS)"
 REDIS = "redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER (TLS)"
@@ -34,6 +35,9 @@ REDIS_TIMEOUT = 0.05
 _POSTGRES = ("postgresql", "postgres")
 _REDIS = ("redis", "rediss")
 _MAX_PORT = 65535
+SHARED = ("postgresql", "redis")  # stores that other servers may have open, too
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
+_PREFIX_RULE = "1 to 50 letters, digits, '.', '_' or '-', the first a letter or digit"
 # A host or [IPv6 address], and perhaps a port; PostgreSQL's may be empty: the local server.
 _PLACE = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::([0-9]+))?")
 
@@ -72,9 +76,8 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
         _check_places(_authority(rest), url, field)
         return Address("postgresql")
     if scheme in _REDIS and sep:
-        raise InvalidArgument(
-            field, f"Redis holds no jobs; it is named by redis.url; allowed here: {allowed}"
-        )
+        check_redis_url(_split_prefix(url, field)[0], field)
+        return Address("redis")
     raise InvalidArgument(field, f"{redact(url)!r} is not a known form; allowed: {allowed}")
 
 
@@ -150,6 +153,21 @@ def check_redis_url(url: str, field: str = "redis.url") -> None:
         raise InvalidArgument(
             field, f"{shown}: the only options after '?' are those of rediss://, like ssl_ca_certs"
         )
+
+
+def _split_prefix(url: str, field: str) -> tuple[str, str | None]:
+    """A store's Redis, and what its keys begin with: ``prefix=NAME`` among the options."""
+    address, mark, options = url.partition("?")
+    left, prefix = [], None
+    for option in options.split("&") if mark else ():
+        name, _, value = option.partition("=")
+        if name != "prefix":
+            left.append(option)
+        elif _PREFIX.fullmatch(value):
+            prefix = value
+        else:
+            raise InvalidArgument(field, f"{redact(url)!r}: prefix must be {_PREFIX_RULE}")
+    return "?".join([address, "&".join(left)] if left else [address]), prefix
 
 
 def with_password(url: str, password: str) -> str:
@@ -234,7 +252,22 @@ def create_store(
         return PostgresStore(
             url, rules=rules, observer=observer, locks=locks, pool_size=pool_size, create=create
         )
+    if address.scheme == "redis":
+        return _redis_store(url, rules, observer, create=create, field=field)
     raise InvalidArgument(field, f"{redact(url)!r} names a server, not a store; allowed: {STORES}")
+
+
+def _redis_store(url: str, rules: Rules, observer: Observer, *, create: bool, field: str) -> Store:
+    try:
+        from jobqueue.stores.redis.store import PREFIX, RedisStore
+    except ModuleNotFoundError as error:
+        raise not_installed(error, field, "redis") from error
+    url, name = _split_prefix(url, field)
+    prefix = PREFIX if name is None else f"{{{name}}}:"
+    try:
+        return RedisStore(url, rules=rules, observer=observer, prefix=prefix, create=create)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(field, f"{redact(url)!r}: {redact(str(error))}") from None
 
 
 def _prepare_file(path: Path, *, create: bool) -> None:

@@ -14,7 +14,7 @@ from jobqueue.config import Settings
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import AlreadyExists
 from jobqueue.core.job import QueueSpec
-from jobqueue.core.store import ALL_QUEUES
+from jobqueue.core.store import ALL_QUEUES, Store
 from jobqueue.engine.engine import Engine
 from jobqueue.metrics import Metrics
 from jobqueue.redaction import redact
@@ -136,7 +136,7 @@ class Embedded:
         log.info(
             "ready: %s store, %s%s",
             store.name,
-            "durable" if store.durable else "NOT DURABLE: jobs are lost when this process ends",
+            "durable" if store.durable else _not_durable(store),
             "" if self._pool else "; no built-in pool: jobs wait for a jq-worker",
             extra={
                 "http": self.http_url,
@@ -177,3 +177,9 @@ class Embedded:
 
 def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _not_durable(store: Store) -> str:
+    if store.name == "memory":
+        return "NOT DURABLE: jobs are lost when this process ends"
+    return f"NOT DURABLE: jobs are as safe as {store.name} is set up to keep them"

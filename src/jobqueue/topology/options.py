@@ -20,7 +20,7 @@ from jobqueue.core.store import Rules
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.metrics import Figures, Metrics
 from jobqueue.services import engine_job
-from jobqueue.topology.connect import create_locks, parse_url, with_password
+from jobqueue.topology.connect import SHARED, create_locks, parse_url, with_password
 from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.settings import WorkerSettings
@@ -49,12 +49,13 @@ def locks(settings: Settings, observer: Observer, url: str | None = None) -> Loc
 def pool_concurrency(settings: Settings) -> int:
     """Jobs that a server's built-in pool runs at once; 0: it has none.
 
-    On PostgreSQL there are other servers, and the pool sees only the workers of its own: without
-    an app it would take jobs from workers that know their tasks. There it must be asked for.
+    On PostgreSQL and Redis there are other servers, and the pool sees only the workers of its own:
+    without an app it would take jobs from workers that know their tasks. There it must be asked
+    for.
     """
     worker = settings.worker
     asked = bool(worker.app) or "concurrency" in worker.model_fields_set
-    shared = parse_url(settings.db.url, "db.url").scheme == "postgresql"
+    shared = parse_url(settings.db.url, "db.url").scheme in SHARED
     return 0 if shared and not asked else worker.concurrency
 
 

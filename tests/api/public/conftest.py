@@ -25,6 +25,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.stores.postgres.store import PostgresStore
+from jobqueue.stores.redis.store import RedisStore
 from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.topology.embedded import Embedded
 from tests.api.public.face import PublicFace
@@ -102,6 +103,7 @@ DEPLOYMENTS: dict[str, Callable[[Ask], Awaitable[Deployment]]] = {
     "memory": lambda ask: embedded(MemoryStore()),
     "sqlite": lambda ask: embedded(SqliteStore(ask("tmp_path") / "jobs.db")),
     "postgres": lambda ask: embedded(PostgresStore(ask("postgres_dsn"))),
+    "redis": lambda ask: embedded(RedisStore(ask("redis_url"))),
     "replicated": lambda ask: replicated(ask("postgres_dsn"), ask("redis_url")),
 }
 NAMES = [

@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
 
+from jobqueue.core.job import Queue
+from jobqueue.stores.redis.store import RedisStore
 from jobqueue.topology.backing import PrivateRedis
+from tests.stores.driver import NO_BACKOFF
+from tests.stores.redis.proxy import Proxy
 
 
 class Victim:
@@ -37,3 +45,46 @@ class Victim:
 @pytest.fixture
 def victim(own_redis) -> Victim:
     return Victim(own_redis())
+
+
+# -- the store -------------------------------------------------------------------------------
+
+DURABLE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
+OpenStore = Callable[..., Awaitable[RedisStore]]
+
+
+@pytest_asyncio.fixture
+async def open_store(redis_url: str) -> AsyncIterator[OpenStore]:
+    """Stores on one Redis database, or on the one that is named, with the queue ``q``."""
+    stores: list[RedisStore] = []
+
+    async def open_one(url: str = redis_url, **options: Any) -> RedisStore:
+        stores.append(RedisStore(url, **options))
+        await stores[-1].open()
+        await stores[-1].create_queue(Queue(name="q", retry_profile=NO_BACKOFF))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        await store.close()
+
+
+@pytest_asyncio.fixture
+async def client(redis_url: str) -> AsyncIterator[Redis]:
+    """Plain Redis, as ``redis-cli`` would be."""
+    async with Redis.from_url(redis_url, decode_responses=True) as plain:
+        yield plain
+
+
+@pytest_asyncio.fixture
+async def proxy(redis_url: str) -> AsyncIterator[Proxy]:
+    made = Proxy(redis_url)
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
+async def cuttable(proxy: Proxy, open_store: OpenStore) -> RedisStore:
+    """A store whose line can be cut."""
+    return await open_store(proxy.url)

@@ -1,1 +1,1 @@
-"""Redis: locks that advise dispatch on PostgreSQL."""
+"""Redis: a store for jobs, and locks that advise dispatch on PostgreSQL."""

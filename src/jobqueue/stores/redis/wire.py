@@ -6,6 +6,7 @@ Not redis-py's own pool: it repeats commands, and waits, where we want an answer
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from redis.asyncio import Connection, ConnectionPool
@@ -35,21 +36,38 @@ class Wire:
         said = self._maker.connection_kwargs
         return f"{said.get('host', 'localhost')}:{said.get('port', 6379)}/{said.get('db', 0)}"
 
+    def open(self) -> None:
+        """Let connections live on after their first command."""
+        self._closed = False
+
     async def connect(self) -> None:
         """Have one connection ready."""
-        self._closed = False
+        self.open()
         if not self._idle:
             self._idle.append(await self._connected())
 
-    async def execute(self, *command: str | int | bytes) -> Any:
-        """Send one command and read its answer; it must be safe to repeat."""
+    async def execute(
+        self, *command: str | int | bytes, note: Callable[[], None] | None = None
+    ) -> Any:
+        """Send one command and read its answer; it must be safe to repeat.
+
+        ``note`` is called before anything is sent: without it, nothing can have happened.
+        """
         async with self._slots:
             while self._idle:
+                connection = self._idle.pop()
+                if _ended(connection):
+                    await connection.disconnect(nowait=True)
+                    continue
                 try:
-                    return await self._run(self._idle.pop(), command)
+                    return await self._run(connection, command, note)
                 except Disconnected:
                     continue  # the server closed it while it lay idle
-            return await self._run(await self._connected(), command)
+            return await self._run(await self._connected(), command, note)
+
+    async def dedicated(self) -> Connection:
+        """A connection of the caller's own."""
+        return await self._connected()
 
     async def _connected(self) -> Connection:
         connection = self._make()
@@ -60,8 +78,15 @@ class Wire:
         connection: Connection = self._maker.make_connection()  # type: ignore[no-untyped-call]
         return connection
 
-    async def _run(self, connection: Connection, command: tuple[str | int | bytes, ...]) -> Any:
+    async def _run(
+        self,
+        connection: Connection,
+        command: tuple[str | int | bytes, ...],
+        note: Callable[[], None] | None,
+    ) -> Any:
         try:
+            if note is not None:
+                note()
             await connection.send_command(*command)
             answer = await connection.read_response()
         except ResponseError:
@@ -91,3 +116,9 @@ class Wire:
                 await within(_CLOSE_TIMEOUT, connection.disconnect())
             except (TimeoutError, OSError, RedisError):
                 continue  # it goes with the process
+
+
+def _ended(connection: Connection) -> bool:
+    """Whether the server is known to have closed it."""
+    reader = getattr(connection, "_reader", None)
+    return reader is not None and bool(reader.at_eof())

@@ -1,0 +1,69 @@
+"""PENDING -> ASSIGNED."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from jobqueue.core.ids import new_lease
+from jobqueue.core.job import Assignment
+from jobqueue.core.store import ALL_QUEUES, Claim, Rules, Term, TermEnded
+from jobqueue.stores.redis import documents
+from jobqueue.stores.redis.leadership import term_of
+from jobqueue.stores.redis.runner import Runner
+
+MOST_SLOTS = 500  # of one script
+
+
+def claims_of(claims: Sequence[Claim]) -> list[tuple[Any, ...]]:
+    """Claims as scripts read them. Each slot has the lease that its job would get."""
+    return [
+        (
+            None if ALL_QUEUES in claim.queues else list(claim.queues),
+            list(claim.without),
+            [(worker, str(new_lease())) for worker in claim.slots],
+        )
+        for claim in claims
+    ]
+
+
+def seed() -> int:
+    """For drawing by lot: Redis begins every script with the same one."""
+    return random.getrandbits(31)
+
+
+class Claiming:
+    """Hands out jobs."""
+
+    def __init__(self, runner: Runner, rules: Rules) -> None:
+        self._runner = runner
+        self._rules = rules
+
+    async def claim(self, claims: Sequence[Claim], term: Term | None) -> list[Assignment]:
+        """See ``RedisStore.claim``."""
+        assigned: list[Assignment] = []
+        for part in _parts(claims):
+            rows = await self._runner.write(
+                "claim",
+                (claims_of(part), self._rules.assignment_timeout, seed(), term_of(term)),
+            )
+            if rows is None:
+                raise TermEnded
+            assigned += [documents.assignment(row) for row in rows]
+        return assigned
+
+
+def _parts(claims: Sequence[Claim]) -> list[list[Claim]]:
+    parts: list[list[Claim]] = [[]]
+    room = MOST_SLOTS
+    for claim in claims:
+        slots = list(claim.slots)
+        while slots:
+            if not room:
+                parts.append([])
+                room = MOST_SLOTS
+            now, slots = slots[:room], slots[room:]
+            parts[-1].append(Claim(claim.queues, now, claim.without))
+            room -= len(now)
+    return [part for part in parts if part]

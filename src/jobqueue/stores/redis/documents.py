@@ -1,0 +1,192 @@
+"""Hashes of Redis to domain objects.
+
+The documents are for people with ``redis-cli``, too: fields have names, states and reasons are
+words. What may be missing is missing. Times that name a moment of the record (``created_at``,
+``updated_at``, ``last_heartbeat``, ``registered_at``) are RFC 3339; those that scripts calculate
+with are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from jobqueue.core.errors import Internal
+from jobqueue.core.job import (
+    NO_LABELS,
+    Assignment,
+    Event,
+    Held,
+    Job,
+    Queue,
+    QueueStats,
+    Worker,
+    WorkerInfo,
+    WorkerStatus,
+)
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.stores.rows import read_weights
+
+Fields = Mapping[bytes, bytes]
+Value = bytes | None
+
+STATES: dict[bytes, State] = {state.name.encode(): state for state in State}
+REASONS: dict[bytes, Reason] = {reason.value.encode(): reason for reason in Reason}
+
+
+def fields(flat: Sequence[bytes]) -> Fields:
+    """A hash, from fields and values in turn."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def moment(text: bytes) -> float:
+    """A time of the record, in seconds since the epoch."""
+    return datetime.fromisoformat(text.decode()).timestamp()
+
+
+def number(value: Value) -> float | None:
+    """A number that may be missing."""
+    return None if value is None else float(value)
+
+
+def text(value: Value) -> str | None:
+    """A text that may be missing."""
+    return None if value is None else value.decode()
+
+
+def labels(value: Value) -> Mapping[str, str]:
+    """Labels from their field."""
+    return json.loads(value) if value else NO_LABELS
+
+
+def job(found: Fields) -> Job:
+    """A job from its document."""
+    get = found.get
+    return Job(
+        id=found[b"job_id"].decode(),
+        seq=int(found[b"seq"]),
+        queue=found[b"queue"].decode(),
+        type=found[b"type"].decode(),
+        payload=found[b"payload"],
+        priority=int(found[b"priority"]),
+        max_retries=int(found[b"max_retries"]),
+        state=STATES[found[b"status"]],
+        version=int(found[b"version"]),
+        attempt=int(found[b"attempt"]),
+        retry_count=int(found[b"retry_count"]),
+        created_at=moment(found[b"created_at"]),
+        updated_at=moment(found[b"updated_at"]),
+        run_at=number(get(b"run_at")),
+        expires_at=number(get(b"expires_at")),
+        ttl=number(get(b"ttl")),
+        timeout=number(get(b"timeout")),
+        key=text(get(b"idempotency_key")),
+        labels=labels(get(b"labels")),
+        worker_id=text(get(b"assigned_worker")),
+        cancel_requested=b"cancel_requested" in found,
+        started_at=number(get(b"started_at")),
+        completed_at=number(get(b"completed_at")),
+        next_retry_at=number(get(b"next_retry_at")),
+        result=get(b"result"),
+        error=get(b"error", b"").decode(),
+        reason=REASONS[found[b"reason"]],
+    )
+
+
+def assignment(row: Sequence[bytes]) -> Assignment:
+    """An attempt from the row of ``scripts/claims.lua``."""
+    (seq, job_id, queue, kind, payload, attempt, lease, worker, priority, retry_count,
+     max_retries, created_at, timeout, expires_in, tags) = row  # fmt: skip
+    return Assignment(
+        int(seq),
+        job_id.decode(),
+        queue.decode(),
+        kind.decode(),
+        payload,
+        int(attempt),
+        int(lease),
+        worker.decode(),
+        int(priority),
+        int(retry_count),
+        int(max_retries),
+        moment(created_at),
+        number(timeout),
+        number(expires_in),
+        labels(tags),
+    )
+
+
+def event(flat: Sequence[bytes]) -> Event:
+    """An event from its entry in the stream."""
+    found = fields(flat)
+    before = found[b"from"]
+    return Event(
+        found[b"job_id"].decode(),
+        int(found[b"version"]),
+        STATES[before] if before else None,
+        STATES[found[b"to"]],
+        REASONS[found[b"reason"]],
+        float(found[b"at"]),
+        int(found[b"attempt"]),
+        found[b"worker"].decode() or None,
+        found[b"detail"].decode(),
+        found[b"queue"].decode(),
+    )
+
+
+def held(row: Sequence[Value]) -> Held:
+    """A lease from the row of ``scripts/held.lua``."""
+    seq, lease, worker, state, cancel = row
+    if seq is None or lease is None or worker is None or state is None:
+        raise Internal("Redis: a lease without a job")
+    return Held(int(seq), int(lease), worker.decode(), STATES[state], cancel is not None)
+
+
+def stats(flat: Sequence[bytes], depth: Sequence[int]) -> QueueStats:
+    """A queue with its figures."""
+    found = fields(flat)
+    succeeded, failed = int(found.get(b"succeeded", 0)), int(found.get(b"failed", 0))
+    weights = found.get(b"priority_weights")
+    queue = Queue(
+        name=found[b"name"].decode(),
+        max_retries=int(found[b"max_retries"]),
+        ttl=number(found.get(b"ttl")),
+        timeout=number(found.get(b"timeout")),
+        capacity=int(found[b"capacity"]),
+        retry_profile=found[b"retry_profile"].decode(),
+        priority_weights=read_weights(text(weights)),
+        paused=found[b"paused"] == b"1",
+        created_at=float(found[b"created_at"]),
+    )
+    return QueueStats(
+        queue=queue,
+        depth=dict(zip(State, depth, strict=True)),
+        processed=succeeded + failed,
+        succeeded=succeeded,
+        failed=failed,
+        run_seconds=float(found.get(b"run_seconds", 0.0)),
+        timed=succeeded + failed,
+    )
+
+
+def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
+    """A worker from its document."""
+    found = fields(flat)
+    info = WorkerInfo(
+        id=found[b"worker_id"].decode(),
+        incarnation=int(found[b"incarnation"]),
+        hostname=found[b"hostname"].decode(),
+        pid=int(found[b"pid"]),
+        concurrency=int(found[b"concurrency"]),
+        queues=tuple(json.loads(found[b"queues"])),
+        version=found[b"version"].decode(),
+        link=int(found[b"link"]),
+    )
+    return Worker(
+        info=info,
+        status=WorkerStatus(found[b"status"].decode()),
+        registered_at=moment(found[b"registered_at"]),
+        last_seen=float(last_seen),
+        running=running,
+    )

@@ -1,0 +1,60 @@
+"""Queues: made, paused, deleted, counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jobqueue.core.job import Queue, QueueStats
+from jobqueue.core.lifecycle import State
+from jobqueue.stores.redis import documents
+from jobqueue.stores.redis.runner import Runner
+
+_STATES = [state.name for state in State]
+
+
+class Queues:
+    """The calls about queues."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def create(self, queue: Queue) -> bool:
+        """See ``Store.create_queue``."""
+        weights = queue.priority_weights
+        values: dict[str, Any] = {
+            "name": queue.name,
+            "max_retries": queue.max_retries,
+            "ttl": queue.ttl,
+            "timeout": queue.timeout,
+            "capacity": queue.capacity,
+            "retry_profile": queue.retry_profile,
+            "priority_weights": json.dumps(dict(weights)) if weights else None,
+            "paused": "1" if queue.paused else "0",
+        }
+        said = [part for item in values.items() if item[1] is not None for part in item]
+        missing = [field for field, value in values.items() if value is None]
+        at = await self._runner.write("create_queue", (queue.name, said, missing))
+        if at is None:
+            return False
+        queue.created_at = float(at[0])
+        return True
+
+    async def pause(self, name: str, paused: bool) -> bool:
+        """See ``Store.pause_queue``."""
+        return await self._runner.write("pause_queue", (name, paused)) is not None
+
+    async def delete(self, name: str) -> int | None:
+        """See ``Store.delete_queue``."""
+        said = await self._runner.write("delete_queue", (name,))
+        return None if said is None else int(said[0])
+
+    async def unfinished(self, queue: str, limit: int) -> list[int]:
+        """See ``Store.unfinished``."""
+        return [int(seq) for seq in await self._runner.read("unfinished", (queue, limit))]
+
+    async def stats(self, queue: str | None) -> list[QueueStats]:
+        """See ``Store.stats``."""
+        rows = await self._runner.read("stats", (_STATES, queue))
+        found = [documents.stats(flat, depth) for flat, depth in rows]
+        return sorted(found, key=lambda one: one.queue.name)

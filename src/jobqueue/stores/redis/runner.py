@@ -1,0 +1,166 @@
+"""Runs scripts: measured, bounded in time, asked again when an answer was lost, never in doubt.
+
+A write has a lane and a number (``scripts/lane.lua``). Asked again under the same number, Redis
+gives the answer that it gave before, or makes the write if it never came: it happens once. Only
+when Redis does not come back in time is the outcome unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from redis.exceptions import NoScriptError
+
+from jobqueue.core.clock import Clock
+from jobqueue.core.errors import JobQueueError, Unavailable
+from jobqueue.core.observer import Observer
+from jobqueue.stores.redis.deadline import within
+from jobqueue.stores.redis.scripts import Script, script
+from jobqueue.stores.redis.trouble import (
+    LOST,
+    TROUBLE,
+    defect,
+    passes,
+    refused,
+    unavailable,
+    unknown,
+)
+from jobqueue.stores.redis.wire import Wire
+
+LANES = 8
+_PAUSE = 0.05  # before Redis is asked again
+_encode = msgspec.msgpack.Encoder().encode
+
+Asked = Sequence[Any]
+
+
+def opaque(data: bytes) -> msgspec.Raw:
+    """Bytes as the scripts can read them: Redis's MessagePack has one kind of text, for both."""
+    return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
+
+
+class Lane:
+    """A place in the line: one call at a time, each with a number."""
+
+    __slots__ = ("call", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.call = 0
+
+
+class _Attempt:
+    """Whether anything was sent."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self) -> None:
+        self.sent = False
+
+    def note(self) -> None:
+        self.sent = True
+
+
+class Runner:
+    """Asks one Redis for one store."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        prefix: str,
+        clock: Clock | None,
+        observer: Observer,
+        patience: float,
+    ) -> None:
+        self.prefix = prefix
+        self.node = secrets.token_hex(8)
+        self._wire = wire
+        self._clock = clock
+        self._observer = observer
+        self._patience = patience
+        self._lanes: asyncio.LifoQueue[Lane] = asyncio.LifoQueue()
+        for n in range(LANES):
+            self._lanes.put_nowait(Lane(f"{self.node}:{n}"))
+        self.opened = False
+
+    def here(self) -> float:
+        """What this machine's clock shows, or a test's, which is the store's, too."""
+        return time.time() if self._clock is None else self._clock.now()
+
+    async def read(self, name: str, asked: Asked = ()) -> Any:
+        """Run a script that may be repeated."""
+        return await self._measured(name, self.arguments(name, asked, "", 0), in_doubt=False)
+
+    async def write(self, name: str, asked: Asked) -> Any:
+        """Run a script that must happen once."""
+        self._check_open()
+        lane = await self._lanes.get()
+        try:
+            lane.call += 1
+            arguments = self.arguments(name, asked, lane.name, lane.call)
+            return await self._measured(name, arguments, in_doubt=True)
+        finally:
+            self._lanes.put_nowait(lane)
+
+    async def command(self, name: str, *command: str | int | bytes) -> Any:
+        """Run a plain command that may be repeated."""
+        return await self._measured(name, command, in_doubt=False)
+
+    def arguments(self, name: str, asked: Asked, lane: str, call: int) -> tuple[Any, ...]:
+        """What stands behind EVALSHA."""
+        found = script(name)
+        now = "" if self._clock is None else repr(self._clock.now())
+        return (found, 1, self.prefix, now, self.node, lane, call, _encode(asked))
+
+    def _check_open(self) -> None:
+        if not self.opened:
+            raise Unavailable("Redis: the store is not open")
+
+    async def _measured(self, name: str, command: tuple[Any, ...], *, in_doubt: bool) -> Any:
+        self._check_open()
+        began = time.perf_counter()
+        try:
+            return await self._run(command, in_doubt)
+        finally:
+            self._observer.queried(name, time.perf_counter() - began)
+
+    async def _run(self, command: tuple[Any, ...], in_doubt: bool) -> Any:
+        deadline = time.monotonic() + self._patience
+        doubt: BaseException | None = None
+        while True:
+            attempt = _Attempt()
+            try:
+                return await within(self._patience / 2, self._ask(command, attempt))
+            except TROUBLE as error:
+                if passes(error):
+                    trouble: BaseException = error
+                elif refused(error):
+                    raise _verdict(doubt, error) from error
+                elif not isinstance(error, LOST):
+                    raise defect(error) from error
+                else:
+                    trouble = error
+                    if in_doubt and attempt.sent:
+                        doubt = error
+                    await self._wire.drop()  # the name may lead to another server next time
+                if time.monotonic() >= deadline:
+                    raise _verdict(doubt, trouble) from trouble
+            await asyncio.sleep(_PAUSE)
+
+    async def _ask(self, command: tuple[Any, ...], attempt: _Attempt) -> Any:
+        found, *rest = command
+        if not isinstance(found, Script):
+            return await self._wire.execute(*command, note=attempt.note)
+        try:
+            return await self._wire.execute("EVALSHA", found.sha, *rest, note=attempt.note)
+        except NoScriptError:  # restarted, or its scripts were flushed; EVAL loads it for others
+            return await self._wire.execute("EVAL", found.text, *rest, note=attempt.note)
+
+
+def _verdict(doubt: BaseException | None, error: BaseException) -> JobQueueError:
+    return unavailable(error) if doubt is None else unknown(doubt)

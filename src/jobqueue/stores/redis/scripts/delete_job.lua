@@ -1,0 +1,23 @@
+-- Remove a terminal job with its history and key; answers {its state}, or nothing. asked: {id}
+--# include common.lua
+--# include lane.lua
+--# include removal.lua
+local before = answered()
+if before then
+  return before
+end
+local id = asked[1]
+local row = redis.call('HMGET', document(id), 'status', 'queue', 'idempotency_key')
+if row[1] ~= 'DONE' and row[1] ~= 'DEAD_LETTERED' then
+  return row[1] and {row[1]}
+end
+if row[3] then
+  local keys = prefix .. 'idempotency:' .. row[2]
+  local kept = redis.call('HGET', keys, row[3])
+  if kept and string.match(kept, '^(%S+)') == id then
+    redis.call('HDEL', keys, row[3])
+    redis.call('ZREM', prefix .. 'key_expiry', row[2] .. '\0' .. row[3])
+  end
+end
+forget(id)
+return answer({row[1]})

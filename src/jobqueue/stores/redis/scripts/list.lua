@@ -1,0 +1,71 @@
+-- Walk over jobs by their number, and pick those that match.
+--
+-- asked: {indexes {state, queue} or nil for all jobs, down, after (exclusive) or nil, how many,
+-- how many to look at, type or nil, cancelled or nil, whole}
+-- Answers {where it ended (nothing: there is no more), picked}: of each its fields if `whole`,
+-- otherwise its id and the time of its creation.
+--# include common.lua
+local down, wanted, budget = asked[2], asked[4], asked[5]
+local keys = {}
+if asked[1] then
+  for _, one in ipairs(asked[1]) do
+    for _, queue in ipairs(one[2] and {one[2]} or redis.call('SMEMBERS', prefix .. 'every_queue')) do
+      keys[#keys + 1] = index(one[1], queue)
+    end
+  end
+else
+  keys = {prefix .. 'jobs'}
+end
+
+local edge = asked[3] and '(' .. asked[3] or (down and '+inf' or '-inf')
+
+-- The next candidates of every index, merged. Each gives as many as may be looked at.
+local candidates = {}
+local share = math.max(1, math.min(budget, #keys == 1 and budget or wanted))
+local complete = nil -- beyond the last of a page that was full nothing is known
+for _, key in ipairs(keys) do
+  local rows
+  if down then
+    rows = redis.call('ZREVRANGEBYSCORE', key, edge, '-inf', 'WITHSCORES', 'LIMIT', 0, share)
+  else
+    rows = redis.call('ZRANGEBYSCORE', key, edge, '+inf', 'WITHSCORES', 'LIMIT', 0, share)
+  end
+  for n = 1, #rows, 2 do
+    candidates[#candidates + 1] = {tonumber(rows[n + 1]), rows[n]}
+  end
+  if #rows == 2 * share then
+    local last = tonumber(rows[#rows])
+    if not complete or (down and last > complete) or (not down and last < complete) then
+      complete = last
+    end
+  end
+end
+table.sort(candidates, function(a, b)
+  if down then
+    return a[1] > b[1]
+  end
+  return a[1] < b[1]
+end)
+
+local function matches(row)
+  if asked[6] and row[1] ~= asked[6] then
+    return false
+  end
+  if asked[7] == nil or row[2] ~= 'DEAD_LETTERED' then
+    return true
+  end
+  return (row[3] == 'CANCELLED') == asked[7]
+end
+
+local picked = {}
+for _, candidate in ipairs(candidates) do
+  local seq, id = candidate[1], candidate[2]
+  local row = redis.call('HMGET', document(id), 'type', 'status', 'reason', 'created_at')
+  if matches(row) then
+    picked[#picked + 1] = asked[8] and redis.call('HGETALL', document(id)) or {id, row[4]}
+  end
+  if #picked == wanted or seq == complete then
+    return {string.format('%.0f', seq), picked}
+  end
+end
+return {false, picked}

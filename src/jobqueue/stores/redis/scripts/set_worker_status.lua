@@ -1,0 +1,14 @@
+-- Drain, stop or retire a worker; answers {1}, or nothing if it is unknown. asked: {id, status}
+--# include common.lua
+--# include lane.lua
+local before = answered()
+if before then
+  return before
+end
+local key = prefix .. 'worker:' .. asked[1]
+if redis.call('EXISTS', key) == 0 then
+  return false
+end
+redis.call('HSET', key, 'status', asked[2])
+tell(CONTROL)
+return answer({1})

@@ -1,0 +1,59 @@
+"""Workers: registered, heard of, retired; and what they hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jobqueue.core.job import Held, Worker, WorkerInfo, WorkerStatus
+from jobqueue.core.store import Term, TermEnded
+from jobqueue.stores.redis import documents
+from jobqueue.stores.redis.leadership import term_of
+from jobqueue.stores.redis.runner import Runner
+
+
+class Workers:
+    """The calls about workers, but for the heartbeat."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def register(self, info: WorkerInfo) -> list[Held]:
+        """See ``Store.register_worker``."""
+        said: list[Any] = [
+            "hostname", info.hostname, "pid", info.pid, "concurrency", info.concurrency,
+            "queues", json.dumps(list(info.queues)), "version", info.version,
+            "link", str(info.link),
+        ]  # fmt: skip
+        rows = await self._runner.write("register_worker", (info.id, str(info.incarnation), said))
+        return [documents.held(row) for row in rows]
+
+    async def held(self, worker_id: str | None) -> list[Held]:
+        """See ``Store.held``."""
+        return [documents.held(row) for row in await self._runner.read("held_leases", (worker_id,))]
+
+    async def every(self) -> list[Worker]:
+        """See ``Store.workers``."""
+        found = [documents.worker(*row) for row in await self._runner.read("workers")]
+        return sorted(found, key=lambda one: one.info.id)
+
+    async def set_status(self, worker_id: str, status: WorkerStatus) -> bool:
+        """See ``Store.set_worker_status``."""
+        said = await self._runner.write("set_worker_status", (worker_id, status.value))
+        return said is not None
+
+    async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
+        """See ``Store.retire_silent``."""
+        said = await self._runner.write("retire_silent", (silent_for, term_of(term)))
+        if said is None:
+            raise TermEnded
+        return [worker.decode() for worker in said[0]]
+
+    async def retire(self, worker_id: str, incarnation: int) -> bool:
+        """See ``Store.retire_worker``."""
+        said = await self._runner.write("remove_worker", (worker_id, str(incarnation)))
+        return said is not None
+
+    async def forget(self, worker_id: str) -> bool:
+        """See ``Store.forget_worker``."""
+        return await self._runner.write("remove_worker", (worker_id, None)) is not None
