@@ -8,7 +8,7 @@ are only ever added (docs/taskqueue.md).
 from collections import abc as _abc
 from grpc import aio as _aio
 import abc as _abc_1
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as _taskqueue_public_pb2
+from jobqueue.pb import taskqueue_public_pb2 as _taskqueue_public_pb2
 
 
 GRPC_GENERATED_VERSION: str

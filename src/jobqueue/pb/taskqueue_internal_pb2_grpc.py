@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as taskqueue__internal__pb2
+from jobqueue.pb import taskqueue_internal_pb2 as taskqueue__internal__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -5,7 +5,7 @@ What producers of jobs call."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as _client_pb2
+from jobqueue.pb.jq.v1 import client_pb2 as _client_pb2
 import abc as _abc_1
 
 

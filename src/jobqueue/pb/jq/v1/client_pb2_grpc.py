@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as jq_dot_v1_dot_client__pb2
+from jobqueue.pb.jq.v1 import client_pb2 as jq_dot_v1_dot_client__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -11,7 +11,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as _taskqueue_public_pb2
+from jobqueue.pb import taskqueue_public_pb2 as _taskqueue_public_pb2
 import typing as _typing
 
 if sys.version_info >= (3, 11):

@@ -5,7 +5,7 @@ What workers call: one stream with credits, or a unary set for simple clients.""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as _worker_pb2
+from jobqueue.pb.jq.v1 import worker_pb2 as _worker_pb2
 import abc as _abc_1
 
 

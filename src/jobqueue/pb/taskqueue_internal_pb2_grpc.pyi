@@ -8,7 +8,7 @@ calls that the caller-to-method matrix allows (docs/taskqueue.md).
 from collections import abc as _abc
 from grpc import aio as _aio
 import abc as _abc_1
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as _taskqueue_internal_pb2
+from jobqueue.pb import taskqueue_internal_pb2 as _taskqueue_internal_pb2
 
 
 GRPC_GENERATED_VERSION: str
