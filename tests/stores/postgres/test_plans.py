@@ -120,7 +120,6 @@ async def test_a_follower_reads_what_is_new_and_not_the_rest(open_store, db, mon
     store = await open_store()
     await db.execute(FILL)
     await db.execute("ANALYZE")
-    await db.execute("SELECT brin_summarize_new_values('job_event_xid')")  # as autovacuum does
     read = Snapshot(*await db.fetchrow(SQL["snapshot"]))
     here = Position(read, read, 0, 0).pack()
     job_ids = await accept(store, 5)
