@@ -39,13 +39,12 @@ class Service:
 
     @property
     def how_to_get(self) -> str:
-        install = f"install it (Debian and Ubuntu, as root: scripts/services ensure {self.name})"
+        by = f"scripts/services ensure {self.name}"
         if self.fetch:
-            install = (
-                f"get it (scripts/services ensure {self.name}; that needs Java 17 and Maven, which "
-                "root gets by it on Debian and Ubuntu), unpack it and set KAFKA_HOME"
-            )
-        return f"{install}, or name a server in {self.variable}"
+            way = f"get it ({by}, with Java 17 and Maven), set KAFKA_HOME to an unpacked one"
+        else:
+            way = f"install it (Debian and Ubuntu, as root: {by})"
+        return f"{way}, or name a server in {self.variable}"
 
 
 SERVICES = {

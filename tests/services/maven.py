@@ -12,8 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from jobqueue.topology.backing import kafka
-from jobqueue.topology.backing.java import find_java
+from jobqueue.topology.backing import java, kafka
 
 POM = Path(__file__).resolve().parents[2] / "scripts/kafka/pom.xml"
 
@@ -27,7 +26,7 @@ class FetchFailed(Exception):
 
 def can_fetch() -> bool:
     """Whether Java and Maven are there."""
-    return find_java() is not None and shutil.which("mvn") is not None
+    return java.find_java() is not None and shutil.which("mvn") is not None
 
 
 def fetch(pom: Path = POM, jars: Path | None = None) -> None:
@@ -35,7 +34,7 @@ def fetch(pom: Path = POM, jars: Path | None = None) -> None:
     if os.environ.get(kafka.HOME):
         raise FetchFailed(kafka.why_not_found())  # somebody wants another one
     if not can_fetch():
-        raise FetchFailed(f"Java {kafka.java.OLDEST} or newer and Maven (mvn) are needed")
+        raise FetchFailed(f"Java {java.OLDEST} or newer and Maven (mvn) are needed")
     jars = jars or kafka.cache_folder(os.environ)
     _make_folder(jars.parent)
     with jars.with_name(f"{jars.name}.lock").open("w") as lock:

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from jobqueue.topology.backing import java, ports
-from jobqueue.topology.backing.server import KILL, BackingFailed, Ending, NotInstalled, PrivateServer
+from jobqueue.topology.backing.server import (
+    KILL,
+    BackingFailed,
+    Ending,
+    NotInstalled,
+    PrivateServer,
+)
 
 VERSION = "4.2.0"  # that scripts/kafka/pom.xml names
 HOME = "KAFKA_HOME"  # names a folder that a distribution was unpacked into
