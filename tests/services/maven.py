@@ -8,11 +8,15 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import ClassVar
 
 from jobqueue.topology.backing import java, kafka
+from jobqueue.topology.backing.server import KILL, BackingFailed, Ending
 
 POM = Path(__file__).resolve().parents[2] / "scripts/kafka/pom.xml"
 
@@ -41,6 +45,7 @@ def fetch(pom: Path = POM, jars: Path | None = None) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kafka.is_complete(jars):
             _fetch(pom, jars)
+            _archive_classes(jars)
 
 
 def _fetch(pom: Path, jars: Path) -> None:
@@ -77,6 +82,41 @@ def _copy_dependencies(pom: Path, into: Path) -> None:
         raise FetchFailed(f"Maven took more than {_TIMEOUT:.0f} s") from None
     if done.returncode:
         raise FetchFailed("\n".join(done.stdout.splitlines()[-_TAIL:]))
+
+
+def _archive_classes(jars: Path) -> None:
+    """Run a broker once, and keep what it loaded. The archive holds the paths of the jars."""
+    with tempfile.TemporaryDirectory(prefix="jobqueue-kafka-") as scratch:
+        Path(scratch).chmod(0o755)
+        broker = _Recording(Path(scratch, "kafka"))
+        try:
+            broker.start()
+            broker.stop()
+            _copy(broker.data / kafka.ARCHIVE, jars / kafka.ARCHIVE)
+        except (BackingFailed, OSError) as failed:
+            # It only saves time; and whoever starts a broker next is told why it does not.
+            print(
+                f"no archive of Kafka's classes, starts will take longer: {failed}", file=sys.stderr
+            )
+        finally:
+            broker.remove()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Out of a folder of somebody else's, into one where others may be looking already."""
+    scratch = target.with_name(f"{target.name}.new")
+    with os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as read:
+        with scratch.open("wb") as write:
+            shutil.copyfileobj(read, write)
+    scratch.chmod(0o644)
+    scratch.replace(target)
+
+
+class _Recording(kafka.PrivateKafka):
+    orderly: ClassVar[Ending] = [(signal.SIGTERM, 240.0), *KILL]  # it writes the archive then
+
+    def _class_archive(self, jars: Path) -> list[str]:
+        return [f"-XX:ArchiveClassesAtExit={kafka.ARCHIVE}", "-Xlog:cds=off,cds+dynamic=off"]
 
 
 def _make_folder(folder: Path) -> None:

@@ -252,9 +252,13 @@ def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
 # -- failing to start ---------------------------------------------------------------------------
 
 
-def test_a_failed_start_shows_the_end_of_the_log(make: Make) -> None:
-    # Kafka skips settings that it does not know.
-    server = make({"no_such_setting": "x", "log.retention.ms": "no_such_setting"})
+def test_a_failed_start_shows_the_end_of_the_log(
+    make: Make, request: pytest.FixtureRequest
+) -> None:
+    if "kafka" in request.node.callspec.id:  # it skips settings that it does not know
+        server = make({"log.retention.ms": "no_such_setting"})
+    else:
+        server = make({"no_such_setting": "x"})
     with pytest.raises(BackingFailed, match="no_such_setting"):
         server.start()
     assert not server.alive()
@@ -444,25 +448,29 @@ def test_variables_for_other_servers_are_not_for_ours(
     assert not (folder / "somebody-elses").exists()
 
 
-def test_an_interrupted_initdb_is_done_again(services, folder: Path) -> None:
-    services.need("postgres")
-    (folder / "server/data.new").mkdir(parents=True)
-    (folder / "server/data.new/PG_VERSION").write_text("half-made")
-    server = PrivatePostgres(folder / "server")
-    try:
-        server.start()
-        assert answers(server)
-    finally:
-        server.remove()
+# -- PostgreSQL and Kafka, whose folders have to be made ----------------------------------------
 
 
-def test_a_folder_of_something_else_is_left_alone(services, folder: Path) -> None:
-    services.need("postgres")
-    (folder / "server/data").mkdir(parents=True)
-    (folder / "server/data/diary").write_text("dear diary")
+@pytest.mark.parametrize("make", ["postgres", KAFKA], indirect=True)
+def test_an_interrupted_making_of_the_folder_is_done_again(make: Make) -> None:
+    server = make()
+    half_made = server.folder / "data.new"
+    (half_made / "topics").mkdir(parents=True)
+    (half_made / "PG_VERSION").write_text("half-made")
+    (half_made / "topics/meta.properties").write_text("half-made")
+    server.start()
+    assert answers(server)
+
+
+@pytest.mark.parametrize("make", ["postgres", "kafka"], indirect=True)
+def test_a_folder_of_something_else_is_left_alone(make: Make) -> None:
+    server = make()
+    server.data.mkdir(parents=True)
+    diary = server.data / "diary"
+    diary.write_text("dear diary")
     with pytest.raises(BackingFailed, match="neither empty nor"):
-        PrivatePostgres(folder / "server").start()
-    assert (folder / "server/data/diary").read_text() == "dear diary"
+        server.start()
+    assert diary.read_text() == "dear diary"
 
 
 # -- Redis --------------------------------------------------------------------------------------

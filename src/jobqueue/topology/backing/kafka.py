@@ -35,6 +35,10 @@ _JVM = (
     *("-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData", "-Djava.awt.headless=true"),
 )
 
+# Beside the jars there may be an archive of their classes, ready to be mapped into memory: with it
+# a start takes half the time. One that does not fit this Java or these jars is passed over.
+ARCHIVE = "classes.jsa"
+
 # To standard output, and of an exception its cause and where that was: so that the last lines of
 # the log tell why it ended. First for Kafka 4 (Log4j 2), then for Kafka 3, which KAFKA_HOME may be.
 _LOGGING = """\
@@ -126,7 +130,13 @@ class PrivateKafka(PrivateServer):
             "-Dlog4j2.configurationFile=../logging.properties",
             "-Dlog4j.configuration=file:../logging.properties",
         )
-        return [str(runtime), *_JVM, *logging, "-cp", f"{jars}/*", program, *arguments]
+        options = [*_JVM, *logging, *self._class_archive(jars)]
+        return [str(runtime), *options, "-cp", f"{jars}/*", program, *arguments]
+
+    def _class_archive(self, jars: Path) -> list[str]:
+        if not (archive := jars / ARCHIVE).exists():
+            return []
+        return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
     def _command(self) -> list[str]:
         return ["/bin/sh", "-c", _NOTE_PID, "sh", *self._java("kafka.Kafka", str(self.conf))]
