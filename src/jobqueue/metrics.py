@@ -134,9 +134,7 @@ class Metrics(Collector):
         self._jobs = _Counter("jq_job", "Jobs that entered a state.", ("queue", "status"))
         self._assigned = _Counter("jq_scheduler_jobs_assigned", "Jobs handed out.", ("queue",))
         self._kafka = _Counter("jq_kafka_publish_errors", "Events Kafka did not take.", ("topic",))
-        self._published = _Counter(
-            "jq_kafka_published", "Records that Kafka took.", ("topic",)
-        )
+        self._published = _Counter("jq_kafka_published", "Records that Kafka took.", ("topic",))
         self._lag: Lag | None = None  # None: another server publishes, or nobody
         self._redis_errors = _Counter(
             "jq_redis_errors", "Redis calls without a useful answer.", ("error",)

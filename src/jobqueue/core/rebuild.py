@@ -157,7 +157,7 @@ def advance(rebuilt: Rebuilt, item: JobEvent) -> bool:
         return False
     if event.version != job.version + 1:
         raise LookupError(
-            f"job {job.id}: version {event.version} follows {job.version}; what is between is missing"
+            f"job {job.id}: version {event.version} follows {job.version}; there is a gap"
         )
     before = job.state
     job.state, job.version, job.attempt = event.to_state, event.version, event.attempt

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Outcome, Transition, WorkerStatus
-from jobqueue.core.store import Store, TermEnded
+from jobqueue.core.store import Store, Term, TermEnded
 from jobqueue.engine.leadership import Leadership
 from jobqueue.engine.settings import EngineSettings
 
@@ -76,6 +76,11 @@ class Sweeper:
             await asyncio.wait([self._task])
             self._task = None
         await self._leadership.stop()
+
+    @property
+    def term(self) -> Term | None:
+        """The term that this server leads under, or None."""
+        return self._leadership.term
 
     def lead(self) -> None:
         """Whoever led may have resigned."""

@@ -149,9 +149,7 @@ def decode(data: bytes) -> StreamItem:
             return CancelRequested(flag.job_id, flag.queue, flag.version, flag.timestamp)
         if kind == "job_deleted":
             gone = record.job_deleted
-            return JobDeleted(
-                gone.job_id, gone.queue, gone.version, gone.timestamp, gone.key_freed
-            )
+            return JobDeleted(gone.job_id, gone.queue, gone.version, gone.timestamp, gone.key_freed)
     except (KeyError, ValueError, DecodeError) as error:
         raise UnknownRecord(f"not a record of the event stream: {error}") from error
     raise UnknownRecord("not a record of the event stream, or one of a newer version")

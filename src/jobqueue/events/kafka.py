@@ -18,7 +18,8 @@ from functools import partial
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
 
 from jobqueue.events.publisher import Message, PublishFailed, Refused
 
@@ -261,5 +262,9 @@ def _look_at(admin: Any, topic: str, wanted: Mapping[str, str]) -> None:
             continue
         if there != value:
             _log.warning(
-                "topic %s has %s=%s, not %s: records may be lost or refused", topic, name, there, value
+                "topic %s has %s=%s, not %s: records may be lost or refused",
+                topic,
+                name,
+                there,
+                value,
             )

@@ -104,10 +104,14 @@ class Relay:
         try:
             lag = await self._store.stream_lag()
         except JobQueueError as error:
-            return ComponentHealth("kafka", False, f"{where}; how far it is behind is not known: {error}")
+            return ComponentHealth(
+                "kafka", False, f"{where}; how far it is behind is not known: {error}"
+            )
         shown = _shown(lag)
         if self._why:
-            return ComponentHealth("kafka", False, f"{where}: {self._why}; {_NO_JOB_WAITS}; {shown}")
+            return ComponentHealth(
+                "kafka", False, f"{where}: {self._why}; {_NO_JOB_WAITS}; {shown}"
+            )
         if lag is not None and lag.refused:
             return ComponentHealth("kafka", False, f"{where}; {shown}")
         who = "" if self._leading else "; another server publishes"

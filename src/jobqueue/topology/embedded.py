@@ -19,7 +19,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.metrics import Metrics
 from jobqueue.redaction import redact
 from jobqueue.services.on_engine import EngineTaskQueue
-from jobqueue.topology import options, security
+from jobqueue.topology import options, security, stream
 from jobqueue.topology.connect import create_store
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
@@ -50,7 +50,12 @@ class Embedded:
             locks=options.locks(settings, self.metrics),
             pool_size=settings.db.pool_size,
         )
-        self._engine = Engine(self._store, options.engine(settings), observer=self.metrics)
+        self._engine = Engine(
+            self._store,
+            options.engine(settings),
+            observer=self.metrics,
+            stream=stream.relay(settings, self.metrics),
+        )
         self._periodic = options.periodic(settings, self._registry, self._engine)
         self._pool: WorkerRuntime | None = None
         self._http: HttpFace | None = None
@@ -144,6 +149,7 @@ class Embedded:
                 "store": store.name,
                 "durable": store.durable,
                 "redis": redact(settings.redis.url),
+                "kafka": settings.kafka.bootstrap,
                 "concurrency": options.pool_concurrency(settings),
                 "queues": list(options.queues(settings)),
                 "tls": self._tls is not None,

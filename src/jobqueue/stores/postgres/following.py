@@ -83,9 +83,7 @@ async def snapshot(db: Any) -> Snapshot:
 
 
 async def _between(db: Any, at: Position, limit: int) -> list[Any]:
-    rows: list[Any] = await db.fetch(
-        SQL["events_between"], *between(at), at.seq, at.version, limit
-    )
+    rows: list[Any] = await db.fetch(SQL["events_between"], *between(at), at.seq, at.version, limit)
     return rows
 
 

@@ -17,7 +17,6 @@ from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.notices import Speaker
 from jobqueue.stores.postgres.statements import SQL
 
-
 CREATED, CHANGED, DELETED = map(int, QueueChange)
 
 

@@ -72,9 +72,7 @@ def move(db: sqlite3.Connection, position: int, refused: int) -> None:
     db.execute(
         "UPDATE stream SET event = ?, entry = ?, refused = refused + ?", (event, entry, refused)
     )
-    db.execute(
-        "DELETE FROM outbox WHERE after < ?1 OR after = ?1 AND number <= ?2", (event, entry)
-    )
+    db.execute("DELETE FROM outbox WHERE after < ?1 OR after = ?1 AND number <= ?2", (event, entry))
 
 
 def changes_after(

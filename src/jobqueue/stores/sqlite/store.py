@@ -380,9 +380,7 @@ class SqliteStore:
         """See ``Store.stream_lag``."""
         return await self._read("stream_lag", lambda db: outbox.lag(db, self._clock.now()))
 
-    async def _under(
-        self, term: Term, name: str, change: Work[T], there: T | None = None
-    ) -> T:
+    async def _under(self, term: Term, name: str, change: Work[T], there: T | None = None) -> T:
         """Write under a term, unless what is wanted is there already."""
 
         def work(db: sqlite3.Connection) -> tuple[T] | None:
