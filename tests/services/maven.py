@@ -105,9 +105,9 @@ def _archive_classes(jars: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     """Out of a folder of somebody else's, into one where others may be looking already."""
     scratch = target.with_name(f"{target.name}.new")
-    with os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as read:
-        with scratch.open("wb") as write:
-            shutil.copyfileobj(read, write)
+    opened = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
+    with os.fdopen(opened, "rb") as read, scratch.open("wb") as write:
+        shutil.copyfileobj(read, write)
     scratch.chmod(0o644)
     scratch.replace(target)
 

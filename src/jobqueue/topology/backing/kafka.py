@@ -222,6 +222,9 @@ def _properties(port: int, controller: int, settings: Mapping[str, str]) -> str:
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "log.cleaner.dedupe.buffer.size": str(4 << 20),  # half the heap, if it had its way
+        # After a crash it waits for the session of its former self to run out: 9 s by default.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
         "group.initial.rebalance.delay.ms": "0",  # nobody else is on the way
         **settings,
     }
