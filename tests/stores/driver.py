@@ -216,8 +216,11 @@ class Driver:
 
     async def check_stream(self) -> None:
         """The stream alone must be enough to rebuild every job, its history and the queues."""
-        self.clock.advance(3_601.0)  # whoever led does not any more
-        await self.store.begin_stream(await self.term())
+        if self.clock is not None:
+            self.clock.advance(3_601.0)  # whoever led does not any more
+        term = await self.term()
+        await self.store.end_stream(term)
+        await self.store.begin_stream(term)
         world = World()
         for item in await self.all_changes():
             world.add(item)

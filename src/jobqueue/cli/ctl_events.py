@@ -76,7 +76,9 @@ def _meant(item: JobRecord, queue: str | None, job_id: str | None) -> bool:
 
 def _document(item: JobRecord) -> Document:
     if isinstance(item, JobEvent):
-        return {"event_id": item.event_id, **event_document(item.event)}
+        event = item.event
+        about = {"event_id": item.event_id, "job_id": event.job_id, "queue": event.queue}
+        return about | event_document(event)
     what = "CANCEL_REQUESTED" if isinstance(item, CancelRequested) else "DELETED"
     return {
         "event_id": item.event_id,
@@ -84,7 +86,7 @@ def _document(item: JobRecord) -> Document:
         "queue": item.queue,
         "what": what,
         "version": item.version,
-        "timestamp": rfc3339(item.at),
+        "at": rfc3339(item.at),
     }
 
 

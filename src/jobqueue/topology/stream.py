@@ -32,7 +32,7 @@ def kafka(settings: Settings) -> KafkaSettings:
     except ModuleNotFoundError as error:
         raise not_installed(error, _FIELD, "confluent_kafka") from error
     chosen = settings.kafka
-    security = {"security.protocol": chosen.security}
+    security: dict[str, str] = {"security.protocol": chosen.security}
     if chosen.security.startswith("sasl"):
         if not chosen.username:
             raise InvalidArgument("kafka.username", f"is needed with {chosen.security}")

@@ -89,14 +89,13 @@ def changes_after(
             place = pack(held[0], held[1])
             found.append((place, outbox_item(held[2], held[1], held[3], held[4])))
             held = next(beside, None)
-        if row is not None:
-            item = job_event(reads.ROWS, row[1:])
-            found.append((pack(row[0]), item))
-            size -= bytes_of(item)
-        if size <= 0 or len(found) >= limit:
+        if row is None or size <= 0 or len(found) >= limit:
             break
+        item = job_event(reads.ROWS, row[1:])
+        found.append((pack(row[0]), item))
+        size -= bytes_of(item)
     events.close()
-    return found
+    return found[:limit]
 
 
 def lag(db: sqlite3.Connection, now: float) -> Lag | None:

@@ -182,14 +182,14 @@ WHERE e.position > ? ORDER BY e.position LIMIT ?
 -- What the stream has not got yet stays.
 SELECT seq, queue FROM rec INDEXED BY rec_done
 WHERE state = 4 AND completed_at < ?
-  AND (NOT EXISTS (SELECT 1 FROM stream)
+  AND (NOT EXISTS (SELECT 1 FROM stream WHERE id = 1)
        OR (SELECT max(position) FROM event WHERE event.seq = rec.seq)
-          <= (SELECT event FROM stream))
+          <= (SELECT event FROM stream WHERE id = 1))
 ORDER BY completed_at LIMIT ?
 
 -- name: passed
-SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM stream)
-    OR (SELECT max(position) FROM event WHERE seq = ?) <= (SELECT event FROM stream)
+SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM stream WHERE id = 1)
+    OR (SELECT max(position) FROM event WHERE seq = ?) <= (SELECT event FROM stream WHERE id = 1)
 
 -- name: changes
 -- Events with all that a rebuild of their jobs needs. ?1 position, ?2 limit, ?3 now
@@ -223,7 +223,7 @@ WHERE after > ?1 OR after = ?1 AND number > ?2 ORDER BY number LIMIT ?3
 -- Only where there is a stream. ?1 kind, ?2 now, ?3 body
 INSERT INTO outbox (after, kind, at, body)
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), ?1, ?2, ?3
-WHERE EXISTS (SELECT 1 FROM stream)
+WHERE EXISTS (SELECT 1 FROM stream WHERE id = 1)
 
 -- name: job_uuid
 -- A fragment: an id as people write it.
@@ -235,7 +235,7 @@ INSERT INTO outbox (after, kind, at, body)
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), 4, ?1,
        json_object('job_id', {job_uuid}, 'queue', q.name, 'version', l.version)
 FROM live AS l JOIN rec AS r ON r.seq = l.seq JOIN queue AS q ON q.id = r.queue
-WHERE l.seq = ?2 AND EXISTS (SELECT 1 FROM stream)
+WHERE l.seq = ?2 AND EXISTS (SELECT 1 FROM stream WHERE id = 1)
 
 -- name: flags_to_outbox
 INSERT INTO outbox (after, kind, at, body)
@@ -250,7 +250,7 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), 5, ?
        json_object('job_id', {job_uuid}, 'queue', q.name, 'version', r.version,
                    'key_freed', json(?2))
 FROM rec AS r JOIN queue AS q ON q.id = r.queue
-WHERE r.seq = ?3 AND EXISTS (SELECT 1 FROM stream)
+WHERE r.seq = ?3 AND EXISTS (SELECT 1 FROM stream WHERE id = 1)
 
 -- name: events_behind
 SELECT count(*), min(at) FROM (SELECT at FROM event WHERE position > ? LIMIT 1000000)
