@@ -9,12 +9,11 @@ import pytest_asyncio
 from jobqueue.core.store import Store, Term
 from jobqueue.events.relay import Relay
 from tests.events.fake import FakePublisher
-from tests.stores.conftest import (  # noqa: F401: fixtures
-    driver,
-    open_driver,
-    places,
-    store_name,
-)
+from tests.stores import conftest as stores
+
+# The same stores, in the same way.
+store_name, places = stores.store_name, stores.places
+open_driver, driver = stores.open_driver, stores.driver
 
 
 class Relays:

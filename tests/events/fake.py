@@ -52,9 +52,7 @@ class FakePublisher:
             self._take(waiting, messages)
         self._held.clear()
 
-    def _take(
-        self, waiting: asyncio.Future[list[Refused]], messages: Sequence[Message]
-    ) -> None:
+    def _take(self, waiting: asyncio.Future[list[Refused]], messages: Sequence[Message]) -> None:
         refused = [
             Refused(message.topic, message.event_id, "too large")
             for message in messages

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from jobqueue.config import Settings
 from jobqueue.core.job import JobSpec, QueueSpec
@@ -111,15 +112,15 @@ async def test_what_a_server_does_can_be_rebuilt_from_kafka(kafka: OwnTopics, st
 
 
 @pytest.mark.req("jq:FR-036")
-async def test_topics_keep_everything_and_take_the_largest_payload(
-    kafka: OwnTopics, start: Start
-):
-    from confluent_kafka.admin import AdminClient, ConfigResource
-
+async def test_topics_keep_everything_and_take_the_largest_payload(kafka: OwnTopics, start: Start):
     server = await start(worker={"concurrency": 0})
     payload = bytes(range(256)) * (LIMIT // 256)
     (result,) = await server.backend.submit(
-        [JobSpec(payload=payload, type="t" * 100, labels={f"label-{n}": "v" * 50 for n in range(9)})]
+        [
+            JobSpec(
+                payload=payload, type="t" * 100, labels={f"label-{n}": "v" * 50 for n in range(9)}
+            )
+        ]
     )
     await caught_up(server)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
@@ -130,7 +131,7 @@ async def test_topics_keep_everything_and_take_the_largest_payload(
         assert found["retention.ms"].value == "-1"
         assert found["retention.bytes"].value == "-1"
         assert found["max.message.bytes"].value == str(LIMIT + MESSAGE_MARGIN)
-    (item,) = [one for one in await asyncio.to_thread(read, kafka, "jobs")]
+    (item,) = await asyncio.to_thread(read, kafka, "jobs")
     assert isinstance(item, JobEvent)
     assert item.created is not None
     assert (item.event.job_id, item.created.payload) == (result.unwrap(), payload)

@@ -208,10 +208,10 @@ class Driver:
     async def all_changes(self, page: int = 500, size: int = 1 << 20) -> list[StreamItem]:
         """The whole stream, as whoever publishes it reads it."""
         items: list[StreamItem] = []
-        position = 0
-        while found := await self.store.changes_after(position, page, size):
-            items += [item for _, item in found]
-            position = found[-1][0]
+        found = await self.store.changes_after(0, page, size)
+        while found.items:
+            items += found.items
+            found = await self.store.changes_after(found.position, page, size)
         return items
 
     async def check_stream(self) -> None:

@@ -34,7 +34,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import State
 
 if TYPE_CHECKING:
-    from jobqueue.core.stream import StreamItem
+    from jobqueue.core.stream import Changes
 
 ALL_QUEUES = "*"
 """In a claim: every queue there is."""
@@ -268,9 +268,7 @@ class Store(Protocol):
         """Forget the mark: nothing is kept for a stream any more. TermEnded as ``prune_done``."""
         ...
 
-    async def changes_after(
-        self, position: int, limit: int, size: int
-    ) -> list[tuple[int, StreamItem]]:
+    async def changes_after(self, position: int, limit: int, size: int) -> Changes:
         """Read what was committed, from a position on, with all that a rebuild needs.
 
         Like ``events_after``: none is skipped, each job's come in their order. A queue's creation

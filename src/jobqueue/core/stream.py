@@ -126,6 +126,14 @@ class QueueEvent:
 StreamItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
 
 
+@dataclass(slots=True)
+class Changes:
+    """A page of the stream, and the position after it."""
+
+    items: list[StreamItem]
+    position: int
+
+
 _OVERHEAD = 300  # bytes of a record beside payload and result, about
 
 

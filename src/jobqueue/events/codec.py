@@ -21,7 +21,6 @@ from jobqueue.pb.jq.v1 import events_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2 as types
 
 _STATES = {state: types.JobState.Value(f"JOB_STATE_{state.name}") for state in State}
-_NONE = types.JobState.Value("JOB_STATE_UNSPECIFIED")
 _REASONS = {reason: types.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
 _CHANGES = {one: pb.QueueChange.Value(f"QUEUE_CHANGE_{one.name}") for one in QueueChange}
 _STATE_OF: dict[int, State] = {number: state for state, number in _STATES.items()}
@@ -35,45 +34,40 @@ class UnknownRecord(ValueError):
 
 def encode(item: StreamItem) -> bytes:
     """A record as it is published."""
+    record = pb.StreamRecord()
     if isinstance(item, JobEvent):
-        return pb.StreamRecord(job_event=_job_event(item)).SerializeToString()
-    if isinstance(item, QueueEvent):
-        return pb.StreamRecord(queue_event=_queue_event(item)).SerializeToString()
-    if isinstance(item, CancelRequested):
-        flag = pb.CancelRequested(
-            event_id=item.event_id,
-            job_id=item.job_id,
-            queue=item.queue,
-            timestamp=item.at,
-            version=item.version,
-        )
-        return pb.StreamRecord(cancel_requested=flag).SerializeToString()
-    gone = pb.JobDeleted(
-        event_id=item.event_id,
-        job_id=item.job_id,
-        queue=item.queue,
-        timestamp=item.at,
-        version=item.version,
-        key_freed=item.key_freed,
-    )
-    return pb.StreamRecord(job_deleted=gone).SerializeToString()
+        _put_job_event(record.job_event, item)
+    elif isinstance(item, QueueEvent):
+        record.queue_event.CopyFrom(_queue_event(item))
+    elif isinstance(item, CancelRequested):
+        flag = record.cancel_requested
+        flag.event_id, flag.job_id, flag.queue = item.event_id, item.job_id, item.queue
+        flag.timestamp, flag.version = item.at, item.version
+    else:
+        gone = record.job_deleted
+        gone.event_id, gone.job_id, gone.queue = item.event_id, item.job_id, item.queue
+        gone.timestamp, gone.version = item.at, item.version
+        gone.key_freed = item.key_freed
+    return record.SerializeToString()
 
 
-def _job_event(item: JobEvent) -> pb.JobEvent:
+def _put_job_event(record: pb.JobEvent, item: JobEvent) -> None:
+    """Into its place: most records are these, and a copy would cost as much again."""
     event = item.event
-    record = pb.JobEvent(
-        event_id=item.event_id,
-        job_id=event.job_id,
-        queue=event.queue,
-        from_status=_NONE if event.from_state is None else _STATES[event.from_state],
-        to_status=_STATES[event.to_state],
-        timestamp=event.at,
-        worker_id=event.worker_id,
-        reason=_REASONS[event.reason],
-        attempt=event.attempt,
-        version=event.version,
-        detail=event.detail,
-    )
+    record.event_id = item.event_id
+    record.job_id = event.job_id
+    record.queue = event.queue
+    if event.from_state is not None:
+        record.from_status = _STATES[event.from_state]
+    record.to_status = _STATES[event.to_state]
+    record.timestamp = event.at
+    if event.worker_id is not None:
+        record.worker_id = event.worker_id
+    record.reason = _REASONS[event.reason]
+    record.attempt = event.attempt
+    record.version = event.version
+    if event.detail:
+        record.detail = event.detail
     if item.created is not None:
         record.created.CopyFrom(_created(item.created))
     if item.failed is not None:
@@ -94,7 +88,6 @@ def _job_event(item: JobEvent) -> pb.JobEvent:
                 cancel_requested=item.finished.cancel_requested,
             )
         )
-    return record
 
 
 def _created(created: Created) -> pb.JobCreated:

@@ -40,10 +40,12 @@ class Streamer:
 
     async def read(self, page: int = 3) -> list[str]:
         seen: list[str] = []
-        while found := await self._store.changes_after(self._position, page, 1 << 20):
-            self._position = found[-1][0]
-            seen += [item.event.job_id for _, item in found if isinstance(item, JobEvent)]
-        return seen
+        while True:
+            found = await self._store.changes_after(self._position, page, 1 << 20)
+            if not found.items:
+                return seen
+            self._position = found.position
+            seen += [item.event.job_id for item in found.items if isinstance(item, JobEvent)]
 
 
 @pytest.fixture(params=[Follower, Streamer])

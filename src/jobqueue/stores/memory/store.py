@@ -47,9 +47,9 @@ from jobqueue.core.store import (
 )
 from jobqueue.core.stream import (
     CancelRequested,
+    Changes,
     JobDeleted,
     QueueChange,
-    StreamItem,
     bytes_of,
     unpublished,
 )
@@ -483,17 +483,16 @@ class MemoryStore:
         self._check(term)
         self._outbox.end()
 
-    async def changes_after(
-        self, position: int, limit: int, size: int
-    ) -> list[tuple[int, StreamItem]]:
+    async def changes_after(self, position: int, limit: int, size: int) -> Changes:
         """See ``Store.changes_after``."""
         self._keys.expire(self._clock.now())
-        found: list[tuple[int, StreamItem]] = []
+        found = Changes([], position)
         for place, one, _ in self._outbox.after(position):
-            if len(found) == limit or size <= 0:
+            if len(found.items) == limit or size <= 0:
                 break
             item = job_event(one, self._jobs[one[0]], self._keys) if isinstance(one, tuple) else one
-            found.append((place, item))
+            found.items.append(item)
+            found.position = place
             size -= bytes_of(item)
         return found
 

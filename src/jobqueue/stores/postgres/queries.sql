@@ -674,7 +674,7 @@ SELECT count(*), min(at), coalesce($8::float8, extract(epoch FROM clock_timestam
         UNION ALL SELECT seq, version, number, at FROM outbox WHERE {between}
         UNION ALL SELECT seq, version, number, at FROM outbox WHERE {later}) AS k
     WHERE (seq, version, number) > ($5::bigint, $6::int, $7::bigint)
-    LIMIT 1000000) AS b
+    LIMIT 100000) AS b
 
 -- name: in_stream_already
 -- An event e that the stream s has got: a fragment.

@@ -43,7 +43,7 @@ from jobqueue.core.store import (
     Submission,
     Term,
 )
-from jobqueue.core.stream import StreamItem
+from jobqueue.core.stream import Changes
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.board import Board
 from jobqueue.stores.postgres.by_time import list_by_time
@@ -289,9 +289,7 @@ class PostgresStore:
         """See ``Store.end_stream``."""
         await self._streaming.end(term)
 
-    async def changes_after(
-        self, position: int, limit: int, size: int
-    ) -> list[tuple[int, StreamItem]]:
+    async def changes_after(self, position: int, limit: int, size: int) -> Changes:
         """See ``Store.changes_after``."""
         return await self._streaming.changes_after(position, limit, size)
 

@@ -7,10 +7,11 @@ large: where its events are is read once, in large pieces, and what they hold pa
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from jobqueue.core.store import Lag, Term
-from jobqueue.core.stream import QueueChange, StreamItem
+from jobqueue.core.stream import Changes, QueueChange, StreamItem
 from jobqueue.stores.outbox_rows import job_event, outbox_item, queue_body
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.database import Database
@@ -62,26 +63,21 @@ class Streaming:
 
         await self._database.writing.write("end_stream", work, again=work)
 
-    async def changes_after(
-        self, number: int, limit: int, size: int
-    ) -> list[tuple[int, StreamItem]]:
+    async def changes_after(self, number: int, limit: int, size: int) -> Changes:
         """See ``Store.changes_after``."""
         at = Position.unpack(number)
         now = self._database.now()
 
-        async def work(db: Any) -> list[tuple[int, StreamItem]]:
+        async def work(db: Any) -> Changes:
             here = await self._look_ahead(db, at)
-            keys = [self._ahead[n] for n in range(min(limit, len(self._ahead)))]
-            found = await _read(db, keys, size, now)
-            items = [
-                (Position(here.since, here.until, *key).pack(), item)
-                for key, item in zip(keys, found, strict=False)
-            ]
+            keys = list(islice(self._ahead, limit))
+            items = await _read(db, keys, size, now)
+            if not items:
+                return Changes(items, number)
             for _ in items:
                 self._ahead.popleft()
-            if items:
-                self._ahead_of = Position(here.since, here.until, *keys[len(items) - 1])
-            return items
+            self._ahead_of = Position(here.since, here.until, *keys[len(items) - 1])
+            return Changes(items, self._ahead_of.pack())
 
         return await self._database.streaming.read("changes_after", work)
 

@@ -8,7 +8,7 @@ from itertools import chain
 
 from jobqueue.core.job import Queue
 from jobqueue.core.store import Lag
-from jobqueue.core.stream import QueueChange, StreamItem, bytes_of
+from jobqueue.core.stream import Changes, QueueChange, bytes_of
 from jobqueue.stores.outbox_rows import job_event, outbox_item, queue_body
 from jobqueue.stores.positions import pack, unpack
 from jobqueue.stores.sqlite import reads
@@ -77,25 +77,26 @@ def move(db: sqlite3.Connection, position: int, refused: int) -> None:
 
 def changes_after(
     db: sqlite3.Connection, position: int, limit: int, size: int, now: float
-) -> list[tuple[int, StreamItem]]:
+) -> Changes:
     """Events and entries in the order they were written. A read has one snapshot for both."""
     event, entry = unpack(position)
-    found: list[tuple[int, StreamItem]] = []
+    found = Changes([], position)
     events = db.execute(SQL["changes"], (event, limit, now))
     beside = iter(db.execute(SQL["outbox_after"], (event, entry, limit)).fetchall())
     held = next(beside, None)
     for row in chain(events, (None,)):
-        while held is not None and (row is None or held[0] < row[0]):
-            place = pack(held[0], held[1])
-            found.append((place, outbox_item(held[2], held[1], held[3], held[4])))
+        while held is not None and (row is None or held[0] < row[0]) and len(found.items) < limit:
+            found.items.append(outbox_item(held[2], held[1], held[3], held[4]))
+            found.position = pack(held[0], held[1])
             held = next(beside, None)
-        if row is None or size <= 0 or len(found) >= limit:
+        if row is None or size <= 0 or len(found.items) == limit:
             break
         item = job_event(reads.ROWS, row[1:])
-        found.append((pack(row[0]), item))
+        found.items.append(item)
+        found.position = pack(row[0])
         size -= bytes_of(item)
     events.close()
-    return found[:limit]
+    return found
 
 
 def lag(db: sqlite3.Connection, now: float) -> Lag | None:

@@ -253,7 +253,7 @@ FROM rec AS r JOIN queue AS q ON q.id = r.queue
 WHERE r.seq = ?3 AND EXISTS (SELECT 1 FROM stream WHERE id = 1)
 
 -- name: events_behind
-SELECT count(*), min(at) FROM (SELECT at FROM event WHERE position > ? LIMIT 1000000)
+SELECT count(*), min(at) FROM (SELECT at FROM event WHERE position > ? LIMIT 100000)
 
 -- name: entries_behind
 SELECT count(*), min(at) FROM outbox WHERE after > ?1 OR after = ?1 AND number > ?2

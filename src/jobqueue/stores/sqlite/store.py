@@ -49,7 +49,7 @@ from jobqueue.core.store import (
     Term,
     TermEnded,
 )
-from jobqueue.core.stream import QueueChange, StreamItem, unpublished
+from jobqueue.core.stream import Changes, QueueChange, unpublished
 from jobqueue.stores.rows import held_row
 from jobqueue.stores.sqlite import leadership, outbox, reads, writes
 from jobqueue.stores.sqlite.by_time import list_by_time
@@ -363,9 +363,7 @@ class SqliteStore:
         """See ``Store.end_stream``."""
         await self._under(term, "end_stream", outbox.end)
 
-    async def changes_after(
-        self, position: int, limit: int, size: int
-    ) -> list[tuple[int, StreamItem]]:
+    async def changes_after(self, position: int, limit: int, size: int) -> Changes:
         """See ``Store.changes_after``."""
         now = self._clock.now()
         return await self._read(
