@@ -99,6 +99,11 @@ class KafkaSettings(Section):
     tls_ca: str = setting(
         "", "File with the authorities that vouch for Kafka; none = the system's."
     )
+    abandon: bool = setting(
+        False,
+        "Give up an event stream that was published before, where no Kafka is named any more: jobs"
+        " are not kept for it any longer.",
+    )
 
 
 class HttpSettings(Section):
@@ -314,6 +319,8 @@ class Key:
             number = "a whole number" if int in kinds else "a number"
             text = number + _bounds(self.info.metadata)
             return text + (" or nothing" if types.NoneType in kinds else "")
+        if any(getattr(item, "pattern", None) for item in self.info.metadata):
+            return "letters, digits, dots, hyphens and underscores"
         if any(typing.get_origin(kind) is list for kind in kinds):
             least = [getattr(item, "min_length", None) for item in self.info.metadata]
             return "one or more names" if any(least) else "names, or none"

@@ -54,7 +54,7 @@ class Embedded:
             self._store,
             options.engine(settings),
             observer=self.metrics,
-            stream=stream.relay(settings, self.metrics),
+            stream=stream.runner(settings, self.metrics),
         )
         self._periodic = options.periodic(settings, self._registry, self._engine)
         self._pool: WorkerRuntime | None = None
@@ -80,6 +80,7 @@ class Embedded:
         settings, engine = self._settings, self._engine
         await engine.start()
         await self._create_queues()
+        await self._look_for_a_stream()
         if options.pool_concurrency(settings):
             self._pool = WorkerRuntime(
                 engine,
@@ -125,6 +126,20 @@ class Embedded:
     def _submit(self) -> Submit:
         engine, limiter = self._engine, self._limiter
         return engine.submit if limiter is None else limiter.around(engine.submit)
+
+    async def _look_for_a_stream(self) -> None:
+        """Jobs that are kept for a stream that nobody publishes are kept for ever."""
+        kafka = self._settings.kafka
+        if kafka.bootstrap or kafka.abandon:
+            return
+        lag = await self._store.stream_lag()
+        if lag is not None:
+            log.warning(
+                "this store was published to Kafka and is not any more: jobs that are not in the"
+                " stream (%d events) can neither be pruned nor deleted; name kafka.bootstrap, or"
+                " set kafka.abandon to give the stream up",
+                lag.events,
+            )
 
     async def _create_queues(self) -> None:
         """The pool's queues and those that the tasks declare must exist to be served."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from jobqueue.config import Settings
 from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.observer import Observer
+from jobqueue.core.stream import StreamRunner
+from jobqueue.events.abandon import Abandon
 from jobqueue.events.relay import Relay
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 from jobqueue.topology.connect import not_installed
@@ -53,10 +55,10 @@ def kafka(settings: Settings) -> KafkaSettings:
     )
 
 
-def relay(settings: Settings, observer: Observer) -> Relay | None:
-    """Who publishes the stream; None: there is none."""
+def runner(settings: Settings, observer: Observer) -> StreamRunner | None:
+    """Who publishes the stream, or gives it up; None: there is none."""
     if not settings.kafka.bootstrap:
-        return None
+        return Abandon() if settings.kafka.abandon else None
     told = kafka(settings)
     from jobqueue.events.kafka import KafkaPublisher
 
