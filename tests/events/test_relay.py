@@ -330,3 +330,35 @@ async def test_a_page_has_a_size(driver: Driver):
     assert pages >= 2
     assert sum(isinstance(item, JobEvent) for item in items) == 5
     assert (await driver.store.changes_after(0, 100, 1)).items  # never nothing
+
+
+@pytest.mark.req("jq:FR-036")
+async def test_an_event_tells_of_its_own_time_however_late_it_is_read(driver: Driver):
+    """What became of the job since then has no part in it."""
+    job_id = await driver.submit(delay=1.0, key="k", max_retries=1)
+    await driver.after(1.0)
+    run_at = (await driver.job(job_id)).run_at
+    due: list[float | None] = []
+    began: list[float | None] = []
+    for _ in range(2):
+        assignment = await driver.claim_one()
+        await driver.start(assignment)
+        began.append(driver.clock.now())
+        driver.clock.advance(0.25)
+        due.append((await driver.fail(assignment)).due)
+        await driver.after(60.0)
+    job = await driver.job(job_id)
+    assert job.state is State.DEAD_LETTERED
+    await driver.do(Transition.retried_by_hand(job.seq))
+    await driver.store.begin_stream(await driver.term())
+    events = [item for item in await driver.all_changes() if isinstance(item, JobEvent)]
+    assert events[0].created is not None
+    assert events[0].created.run_at == run_at  # although the job has none any more
+    failed = [item.failed for item in events if item.failed is not None]
+    assert [one.next_retry_at for one in failed] == due
+    assert due[0] is not None
+    assert due[1] is None  # given up
+    assert [one.started_at for one in failed] == began
+    assert [one.retry_count for one in failed] == [0, 1]
+    (dead,) = [item.finished for item in events if item.finished is not None]
+    assert dead.retry_count == 1
