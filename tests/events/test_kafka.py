@@ -123,7 +123,7 @@ async def test_topics_keep_everything_and_take_the_largest_payload(kafka: OwnTop
         ]
     )
     await caught_up(server)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     for topic in ("jobs", "dead", "queues"):
         resource = ConfigResource(ConfigResource.Type.TOPIC, kafka.name(topic))
         (answer,) = admin.describe_configs([resource]).values()
