@@ -82,6 +82,10 @@ bench-taskqueue: $(DEV_STAMP) ## Measure six services against six nodes (ARGS=--
 bench-replicated: services ## Measure servers and workers on a private PostgreSQL and Redis (ARGS=--help)
 	@exec $(BIN)/python -m bench.replicated $(ARGS)
 
+.PHONY: bench-streaming
+bench-streaming: services ## Measure the event stream on a private PostgreSQL and Kafka (ARGS=--help)
+	@exec $(BIN)/python -m bench.streaming $(ARGS)
+
 # PostgreSQL and Redis: tests start their own, if the programs are there. Where they are missing and
 # cannot be installed, those tests are skipped; JQ_TEST_REQUIRE=postgres,redis forbids that.
 .PHONY: services

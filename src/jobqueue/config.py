@@ -86,13 +86,17 @@ class KafkaSettings(Section):
         6, "Partitions of a topic that jq-server creates.", "partitions", ge=1, le=1_000
     )
     replication: Int = setting(
-        0, "Copies of a topic that jq-server creates; 0 = as Kafka is set up.", "copies", ge=0, le=9
+        0,
+        "Copies of a topic that jq-server creates; 0 = as Kafka is set up.",
+        "copies",
+        ge=0,
+        le=100,
     )
     security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = setting(
         "plaintext", "How connections to Kafka are protected."
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting(
-        "SCRAM-SHA-512", "How jq-server logs in, with `sasl_plaintext` and `sasl_ssl`."
+    sasl_mechanism: Literal["plain", "scram-sha-256", "scram-sha-512"] = setting(
+        "scram-sha-512", "How jq-server logs in, with `sasl_plaintext` and `sasl_ssl`."
     )
     username: str = setting("", "Name that jq-server logs in to Kafka by.")
     password: SecretStr = setting(SecretStr(""), "Password of Kafka.")

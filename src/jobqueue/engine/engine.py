@@ -107,6 +107,7 @@ class Engine(OperatorCalls):
             self._apply,
             promoted=self._scheduler.wake,
             offline=self._scheduler.dismiss,
+            gives_way=self._stream_is_anothers if self._stream is None else None,
         )
         self._pulses = Pulses(self._store, self._scheduler, self._lose)
         self._control = Control(self._store, self._scheduler)
@@ -136,6 +137,10 @@ class Engine(OperatorCalls):
             await asyncio.wait([*self._losing, *self._writing])
         self._watchers.close()
         await self._store.close()
+
+    async def _stream_is_anothers(self) -> bool:
+        """A leader without a stream would keep the one that has it from publishing."""
+        return await self._store.stream_lag() is not None
 
     def _changed_elsewhere(self, changed: Change) -> None:
         if Change.WORK in changed:

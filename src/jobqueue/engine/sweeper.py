@@ -37,6 +37,7 @@ class Sweeper:
         apply: Apply,
         promoted: Callable[[], None],
         offline: Callable[[str], None],
+        gives_way: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -44,7 +45,9 @@ class Sweeper:
         self._apply = apply
         self._promoted = promoted
         self._offline = offline
-        self._leadership = Leadership(store, settings.leader_ttl, self._suspend_judgement)
+        self._leadership = Leadership(
+            store, settings.leader_ttl, self._suspend_judgement, gives_way
+        )
         self._task: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
         self._next = 0.0

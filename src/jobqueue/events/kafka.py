@@ -24,7 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 from jobqueue.events.publisher import Message, PublishFailed, Refused
 
 _log = logging.getLogger("jobqueue.events.kafka")
-_ADMIN_TIMEOUT = 10.0
+_ADMIN_TIMEOUT = 5.0
 _POLL = 0.1
 _GOODBYE = 2.0
 

@@ -133,7 +133,10 @@ class Relay:
                 moved = await self._publish(term)
             except TermEnded:
                 await self._rest(_STANDBY)
-            except (PublishFailed, JobQueueError) as error:
+            except PublishFailed as error:
+                self._observer.publish_failed(self._topics.jobs, 1)
+                self._fail(str(error))
+            except JobQueueError as error:
                 self._fail(str(error))
             except Exception:
                 self._fail("a defect: see the log")

@@ -39,7 +39,7 @@ def kafka(settings: Settings) -> KafkaSettings:
         if not chosen.username:
             raise InvalidArgument("kafka.username", f"is needed with {chosen.security}")
         security |= {
-            "sasl.mechanism": chosen.sasl_mechanism,
+            "sasl.mechanism": chosen.sasl_mechanism.upper(),
             "sasl.username": chosen.username,
             "sasl.password": chosen.password.get_secret_value(),
         }

@@ -69,15 +69,18 @@ class Streaming:
         now = self._database.now()
 
         async def work(db: Any) -> Changes:
-            here = await self._look_ahead(db, at)
-            keys = list(islice(self._ahead, limit))
-            items = await _read(db, keys, size, now)
-            if not items:
-                return Changes(items, number)
-            for _ in items:
-                self._ahead.popleft()
-            self._ahead_of = Position(here.since, here.until, *keys[len(items) - 1])
-            return Changes(items, self._ahead_of.pack())
+            here = at
+            while True:
+                here = await self._look_ahead(db, here)
+                keys = list(islice(self._ahead, limit))
+                if not keys:
+                    return Changes([], number)
+                items, passed = await _read(db, keys, size, now)
+                for _ in range(passed):
+                    self._ahead.popleft()
+                self._ahead_of = here = Position(here.since, here.until, *keys[passed - 1])
+                if items:
+                    return Changes(items, here.pack())
 
         return await self._database.streaming.read("changes_after", work)
 
@@ -149,8 +152,13 @@ async def _keys(db: Any, at: Position) -> list[Key]:
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-async def _read(db: Any, keys: list[Key], size: int, now: float | None) -> list[StreamItem]:
-    """What is at those places, in order, as far as the size allows."""
+async def _read(
+    db: Any, keys: list[Key], size: int, now: float | None
+) -> tuple[list[StreamItem], int]:
+    """What is at those places, in order, as far as the size allows; and how many were passed.
+
+    A server of an earlier version keeps nothing for a stream: what it removed is passed over.
+    """
     events = [key for key in keys if not key[2]]
     numbers = [key[2] for key in keys if key[2]]
     rows: deque[Any] = deque()
@@ -161,12 +169,17 @@ async def _read(db: Any, keys: list[Key], size: int, now: float | None) -> list[
     if numbers:
         beside = {row[0]: row for row in await db.fetch(SQL["outbox"], numbers)}
     found: list[StreamItem] = []
-    for key in keys:
+    gone = not rows  # the first one is read whatever its size
+    n = 0
+    for passed, key in enumerate(keys):
         if key[2]:
-            number, kind, at, body = beside[key[2]]
-            found.append(outbox_item(kind, number, at, body))
-        elif rows:
+            if key[2] in beside:
+                number, kind, at, body = beside[key[2]]
+                found.append(outbox_item(kind, number, at, body))
+            continue
+        n += 1
+        if rows and rows[0][0] == n:
             found.append(job_event(reads.ROWS, rows.popleft()[1:]))
-        else:
-            break
-    return found
+        elif not rows and not gone:
+            return found, passed
+    return found, len(keys)
