@@ -24,11 +24,14 @@ class FakePublisher:
         self.away = False  # takes messages, and answers nothing
         self.broken = 0  # so many times more it fails
         self.refuses: Callable[[Message], bool] = lambda message: False
+        self.unreachable = False
         self.opened = 0
         self._held: list[tuple[asyncio.Future[list[Refused]], Sequence[Message]]] = []
 
     async def open(self) -> None:
         self.opened += 1
+        if self.unreachable:
+            raise PublishFailed("connection refused")
 
     async def close(self) -> None:
         for waiting, _ in self._held:

@@ -219,3 +219,46 @@ async def test_jobs_go_on_while_kafka_is_down_and_their_events_catch_up(
             assert world.jobs[result.unwrap()].job == await backend.get(result.unwrap())
     finally:
         await server.stop()
+
+
+@pytest.mark.req("jq:FR-036")
+async def test_when_the_leader_goes_another_server_publishes(
+    kafka: OwnTopics, start: Start, postgres_dsn: str
+):
+    """The stream goes on from the mark, under the next term."""
+    shared = {
+        "db": {"url": postgres_dsn},
+        "worker": {"concurrency": 2},
+        "scheduler": {"leader_ttl": 2.0},
+    }
+    one, two = await start(**shared), await start(**shared)
+    jobs: list[str] = []
+
+    async def run(server: Embedded) -> None:
+        results = await server.backend.submit([JobSpec(payload=b"1", type="echo")] * 100)
+        jobs.extend(result.unwrap() for result in results)
+        for job_id in jobs[-100:]:
+            assert (await server.backend.wait(job_id, 30.0)).state is State.DONE
+
+    await run(one)
+    await caught_up(two)
+    details = [await _kafka_health(server) for server in (one, two)]
+    leads = [not detail.endswith("another server publishes") for detail in details]
+    assert sorted(leads) == [False, True]
+    leader, other = (one, two) if leads[0] else (two, one)
+    await run(other)
+    await leader.stop()
+    await run(other)
+    await caught_up(other)
+    assert not (await _kafka_health(other)).endswith("another server publishes")
+    world = World()
+    for item in await asyncio.to_thread(read, kafka, "jobs"):
+        world.add(item)
+    for job_id in jobs:
+        assert world.jobs[job_id].job == await other.backend.get(job_id)
+
+
+async def _kafka_health(server: Embedded) -> str:
+    health = await server.backend.health()
+    (part,) = [part for part in health.components if part.name == "kafka"]
+    return part.detail

@@ -71,7 +71,7 @@ async def test_what_a_killed_relay_leaves_is_published_by_the_next(url: str, kaf
             status = await child(url, kafka.bootstrap, kafka.prefix, place, "2")
             assert status == -signal.SIGKILL, place
         assert await child(url, kafka.bootstrap, kafka.prefix) == 0
-        expected = Counter()
+        expected: Counter[str] = Counter()
         position = 0
         while found := await store.events_after(position, 5_000):
             position = found[-1][0]

@@ -196,6 +196,22 @@ async def test_jobs_go_on_while_the_stream_is_away(
     assert "up to date" in health.detail
 
 
+@pytest.mark.req("jq:FR-038")
+async def test_a_stream_that_was_never_there_is_waited_for(driver: Driver, relays: Relays):
+    term, publisher, counts = await driver.term(), FakePublisher(), Counts()
+    publisher.unreachable = True
+    relay = relays.start(driver.store, term, publisher, observer=counts)
+    expected = await busy(driver)
+    await until(lambda: publisher.opened > 1 and counts.failed["jq.job-events"] > 1)
+    health = await relay.health()
+    assert not health.ok
+    assert "connection refused" in health.detail
+    publisher.unreachable = False
+    await until(lambda: len(publisher.event_ids()) >= len(expected))
+    await caught_up(driver.store)
+    assert (await relay.health()).ok
+
+
 @pytest.mark.req("jq:FR-036")
 async def test_a_record_that_is_refused_raises_an_alarm_and_blocks_nothing(
     driver: Driver, relays: Relays, caplog: pytest.LogCaptureFixture
