@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import time
@@ -19,8 +20,10 @@ from jobqueue.topology.backing import (
     BackingFailed,
     PrivateKafka,
     find_kafka,
+    kafka,
     ports,
 )
+from tests.services import maven
 from tests.services.plugin import OwnKafka
 from tests.services.topics import Topics
 
@@ -224,5 +227,25 @@ def test_a_distribution_is_used_where_it_is_named(
         server.start()
         assert str(folder / "libs").encode() in Path(f"/proc/{server.pid}/cmdline").read_bytes()
         assert AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=PATIENCE)
+    finally:
+        server.remove()
+
+
+@pytest.mark.integration
+def test_an_archive_of_its_classes_is_made_and_used(
+    services: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.need("kafka")
+    jars = find_kafka()
+    assert jars is not None
+    monkeypatch.delenv(kafka.HOME, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    cached = kafka.cache_folder(os.environ)
+    shutil.copytree(jars, cached, ignore=shutil.ignore_patterns("*.jsa"))
+    maven._archive_classes(cached)
+    server = PrivateKafka(folder / "server")
+    try:
+        server.start()
+        assert str(cached / kafka.ARCHIVE) in Path(f"/proc/{server.pid}/maps").read_text()
     finally:
         server.remove()
