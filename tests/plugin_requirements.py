@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from tests import stand_in
 from tests.requirement_ids import REQUIREMENTS
 
 RECORD = ".requirements.json"
 NOT_RUN = "not run"
-STAND_IN = "stand-in"  # property of a test that ran on an imitation of what it needs
 _SEVERITY = ["passed", "skipped", "xpassed", "xfailed", "failed"]
 
 
@@ -67,7 +67,7 @@ class RequirementsRecorder:
         outcome = report.outcome
         if hasattr(report, "wasxfail"):
             outcome = "xfailed" if report.skipped else "xpassed"  # type: ignore[assignment]
-        elif STAND_IN in dict(report.user_properties) and report.passed:
+        elif report.passed and stand_in.was_used(report):
             outcome = "skipped"  # it shows nothing about the real thing
         earlier = self.outcomes.get(report.nodeid, "passed")
         self.outcomes[report.nodeid] = max(earlier, outcome, key=_SEVERITY.index)

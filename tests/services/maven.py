@@ -33,27 +33,27 @@ def can_fetch() -> bool:
     return java.find_java() is not None and shutil.which("mvn") is not None
 
 
-def fetch(pom: Path = POM, jars: Path | None = None) -> None:
+def fetch() -> None:
     """Fill the cache. Whoever comes second waits, and finds it done."""
     if os.environ.get(kafka.HOME):
         raise FetchFailed(kafka.why_not_found())  # somebody wants another one
     if not can_fetch():
         raise FetchFailed(f"Java {java.OLDEST} or newer and Maven (mvn) are needed")
-    jars = jars or kafka.cache_folder(os.environ)
+    jars = kafka.cache_folder(os.environ)
     _make_folder(jars.parent)
     with jars.with_name(f"{jars.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kafka.is_complete(jars):
-            _fetch(pom, jars)
+            _fetch(jars)
             _archive_classes(jars)
 
 
-def _fetch(pom: Path, jars: Path) -> None:
+def _fetch(jars: Path) -> None:
     """Into a folder beside it: what is in the cache is whole."""
     with tempfile.TemporaryDirectory(prefix=f"{jars.name}.", dir=jars.parent) as scratch:
         made = Path(scratch, "jars")
         made.mkdir()
-        _copy_dependencies(pom, made)
+        _copy_dependencies(made)
         made.chmod(0o755)  # whatever the umask says: brokers run as somebody else
         for path in made.iterdir():
             path.chmod(0o644)
@@ -62,9 +62,9 @@ def _fetch(pom: Path, jars: Path) -> None:
         made.rename(jars)
 
 
-def _copy_dependencies(pom: Path, into: Path) -> None:
+def _copy_dependencies(into: Path) -> None:
     command = [
-        *("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
+        *("mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"),
         *("-DincludeScope=runtime", f"-DoutputDirectory={into}"),
     ]
     try:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobqueue.topology.backing import PrivateKafka, PrivatePostgres, PrivateRedis
-from tests.plugin_requirements import STAND_IN
+from tests import stand_in
 from tests.services import catalog
 from tests.services.run import Place, Run
 
@@ -86,11 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What ran on an imitation has not been shown."""
     reports = [report for some in terminalreporter.stats.values() for report in some]
-    imitated = {
-        report.nodeid
-        for report in reports
-        if STAND_IN in dict(getattr(report, "user_properties", ()))
-    }
+    imitated = {report.nodeid for report in reports if stand_in.was_used(report)}
     if imitated:
         terminalreporter.section("not on a real Kafka")
         terminalreporter.line(
@@ -149,7 +145,7 @@ def kafka(request: pytest.FixtureRequest, services: Run) -> Iterator[Topics]:
     if request.node.get_closest_marker(MOCK) and services.may_imitate("kafka"):
         from tests.services.topics import mock_cluster
 
-        request.node.user_properties.append((STAND_IN, "librdkafka's mock cluster"))
+        stand_in.use(request.node, "librdkafka's mock cluster")
         with mock_cluster(services.place.token) as imitated:
             yield imitated
         return

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
+import struct
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,10 @@ from jobqueue.topology.backing import (
     BackingFailed,
     PrivateKafka,
     find_kafka,
+    kafka,
     ports,
 )
+from tests.services import maven
 from tests.services.plugin import OwnKafka
 from tests.services.topics import Topics
 
@@ -226,3 +231,51 @@ def test_a_distribution_is_used_where_it_is_named(
         assert AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=PATIENCE)
     finally:
         server.remove()
+
+
+@pytest.mark.integration
+def test_an_archive_of_its_classes_is_made_and_used(
+    services: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.need("kafka")
+    jars = find_kafka()
+    assert jars is not None
+    monkeypatch.delenv(kafka.HOME, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    cached = kafka.cache_folder(os.environ)
+    shutil.copytree(jars, cached, ignore=shutil.ignore_patterns("*.jsa"))
+    maven._archive_classes(cached)
+    server = PrivateKafka(folder / "server")
+    try:
+        server.start()
+        assert str(cached / kafka.ARCHIVE) in Path(f"/proc/{server.pid}/maps").read_text()
+    finally:
+        server.remove()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (struct.pack(">iii", 8, 0, 1), True),
+        (struct.pack(">iii", 8, 0, 0), False),  # it listens, but does not count itself in yet
+        (b"HTTP", False),
+    ],
+)
+def test_it_is_up_when_it_lists_itself(folder: Path, answer: bytes, expected: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert PrivateKafka(folder)._answers(listener.getsockname()[1]) is expected
+        thread.join()
+
+
+def test_one_that_does_not_answer_is_not_waited_for_long(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not PrivateKafka(folder)._answers(silent.getsockname()[1])

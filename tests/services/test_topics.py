@@ -30,13 +30,15 @@ def test_a_topic_that_cannot_be_had_is_an_error(kafka: Topics) -> None:
 
 NAMED = """
 import os
+from tests.services.topics import Topics, run_prefix
 
 def test_it(kafka, services):
     assert kafka.bootstrap == os.environ["JQ_TEST_KAFKA_BOOTSTRAP"]
     kafka.create("jobs")
     assert not (services.place.folder / "kafka").exists()
 
-def test_crash(kafka):
+def test_crash(kafka, services):
+    assert Topics(kafka.bootstrap, run_prefix(services.place.token)).names() == []
     kafka.create("jobs")
     if "CRASH" in os.environ:
         os._exit(1)

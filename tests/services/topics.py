@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 
 from confluent_kafka import Producer
@@ -38,6 +39,7 @@ class Topics:
         name = self.name(topic)
         new = NewTopic(name, partitions, replication_factor=1, config=dict(settings or {}))
         _wait(self._admin.create_topics([new], operation_timeout=CALL_TIMEOUT))
+        self._await(lambda there: name in there)
         return name
 
     def names(self) -> list[str]:
@@ -48,6 +50,15 @@ class Topics:
     def delete_all(self) -> None:
         if names := self.names():
             _wait(self._admin.delete_topics(names, operation_timeout=CALL_TIMEOUT))
+            self._await(lambda there: not there)
+
+    def _await(self, holds: Callable[[list[str]], bool]) -> None:
+        """What the controller decided takes a moment to reach the broker."""
+        deadline = time.monotonic() + CALL_TIMEOUT
+        while not holds(there := self.names()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the broker still says {there}")
+            time.sleep(0.01)
 
 
 class MockTopics(Topics):
