@@ -82,10 +82,15 @@ bench-taskqueue: $(DEV_STAMP) ## Measure six services against six nodes (ARGS=--
 bench-replicated: services ## Measure servers and workers on a private PostgreSQL and Redis (ARGS=--help)
 	@exec $(BIN)/python -m bench.replicated $(ARGS)
 
-# PostgreSQL and Redis: tests start their own, if the programs are there. Where they are missing and
-# cannot be installed, those tests are skipped; JQ_TEST_REQUIRE=postgres,redis forbids that.
+.PHONY: bench-streaming
+bench-streaming: services ## Measure the event stream on a private PostgreSQL and Kafka (ARGS=--help)
+	@exec $(BIN)/python -m bench.streaming $(ARGS)
+
+# PostgreSQL, Redis and Kafka: tests start their own, if the programs are there. Where they are
+# missing and cannot be had, those tests are skipped; JQ_TEST_REQUIRE=postgres,redis,kafka forbids
+# that. Kafka is that of KAFKA_HOME, else fetched once with Maven (scripts/kafka/pom.xml).
 .PHONY: services
-services: $(DEV_STAMP) ## Find PostgreSQL and Redis; install them where that is possible
+services: $(DEV_STAMP) ## Find PostgreSQL, Redis and Kafka; get them where that is possible
 	@$(BIN)/python scripts/services ensure --or-skip
 
 .PHONY: test
@@ -97,7 +102,7 @@ test-fast: $(DEV_STAMP) ## Run the tests that take no more than a few seconds ea
 	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "not bench and not slow and not faults" $(ARGS)
 
 .PHONY: test-integration
-test-integration: services ## Run the tests that need a real PostgreSQL or Redis
+test-integration: services ## Run the tests that need a real PostgreSQL, Redis or Kafka
 	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "integration and not bench" $(ARGS)
 
 .PHONY: test-e2e

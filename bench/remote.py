@@ -15,9 +15,9 @@ import uvloop
 
 from bench.processes import server
 from bench.report import Figure
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.job import JobSpec
+from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 from jobqueue.worker.registry import Registry, define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings

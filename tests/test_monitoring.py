@@ -13,7 +13,6 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
 from jobqueue.cli.worker import run as run_worker
 from jobqueue.config import Settings
 from jobqueue.core.job import JobQuery, JobSpec, Queue, QueueStats, Worker, WorkerInfo, WorkerStatus
@@ -21,6 +20,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.metrics import Metrics
+from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests import promql
 

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, StringConstraints, ValidationError
 from pydantic.fields import FieldInfo
 
 from jobqueue.config_file import ConfigError, read_file
@@ -37,6 +37,7 @@ _ENV_OF_OTHERS = ("JQ_TEST_", "JQ_URL", "JQ_COMMIT")
 _CLIENTS_KEY = "JQ_API_KEY"  # what jq-ctl and jq-worker show to a server
 _MAX_PORT = 65535
 _DAY = 86_400.0
+Topic = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+$", max_length=249)]
 
 
 # -- the schema --------------------------------------------------------------------------------
@@ -74,7 +75,42 @@ class RedisSettings(Section):
 
 
 class KafkaSettings(Section):
+    bootstrap: str = setting(
+        "",
+        "Kafka that every transition is published to, as HOST:PORT, several with commas between;"
+        " none = no event stream.",
+    )
+    topic_jobs: Topic = setting("jq.job-events", "Topic of everything that happens to jobs.")
+    topic_dead_letters: Topic = setting(
+        "job.dead-lettered", "Topic that dead letters are published to as well."
+    )
+    topic_queues: Topic = setting("jq.queue-events", "Topic of changes of queues.")
+    partitions: Int = setting(
+        6, "Partitions of a topic that jq-server creates.", "partitions", ge=1, le=1_000
+    )
+    replication: Int = setting(
+        0,
+        "Copies of a topic that jq-server creates; 0 = as Kafka is set up.",
+        "copies",
+        ge=0,
+        le=100,
+    )
+    security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = setting(
+        "plaintext", "How connections to Kafka are protected."
+    )
+    sasl_mechanism: Literal["plain", "scram-sha-256", "scram-sha-512"] = setting(
+        "scram-sha-512", "How jq-server logs in, with `sasl_plaintext` and `sasl_ssl`."
+    )
+    username: str = setting("", "Name that jq-server logs in to Kafka by.")
     password: SecretStr = setting(SecretStr(""), "Password of Kafka.")
+    tls_ca: str = setting(
+        "", "File with the authorities that vouch for Kafka; none = the system's."
+    )
+    abandon: bool = setting(
+        False,
+        "Give up an event stream that was published before, where no Kafka is named any more: jobs"
+        " are not kept for it any longer.",
+    )
 
 
 class HttpSettings(Section):
@@ -290,6 +326,8 @@ class Key:
             number = "a whole number" if int in kinds else "a number"
             text = number + _bounds(self.info.metadata)
             return text + (" or nothing" if types.NoneType in kinds else "")
+        if any(getattr(item, "pattern", None) for item in self.info.metadata):
+            return "letters, digits, dots, hyphens and underscores"
         if any(typing.get_origin(kind) is list for kind in kinds):
             least = [getattr(item, "min_length", None) for item in self.info.metadata]
             return "one or more names" if any(least) else "names, or none"

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import QueueStats, Worker, WorkerStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.store import Lag
 
 log = logging.getLogger("jobqueue.metrics")
 
@@ -133,6 +134,8 @@ class Metrics(Collector):
         self._jobs = _Counter("jq_job", "Jobs that entered a state.", ("queue", "status"))
         self._assigned = _Counter("jq_scheduler_jobs_assigned", "Jobs handed out.", ("queue",))
         self._kafka = _Counter("jq_kafka_publish_errors", "Events Kafka did not take.", ("topic",))
+        self._published = _Counter("jq_kafka_published", "Records that Kafka took.", ("topic",))
+        self._lag: Lag | None = None  # None: another server publishes, or nobody
         self._redis_errors = _Counter(
             "jq_redis_errors", "Redis calls without a useful answer.", ("error",)
         )
@@ -187,6 +190,20 @@ class Metrics(Collector):
         """Redis went away or came back."""
         self._redis_up = up
 
+    def published(self, topic: str, count: int) -> None:
+        """Kafka took records."""
+        with self._lock:
+            self._published.add((topic,), count)
+
+    def publish_failed(self, topic: str, count: int) -> None:
+        """Kafka refused records, or does not answer."""
+        with self._lock:
+            self._kafka.add((topic,), count)
+
+    def stream_lag(self, lag: Lag | None) -> None:
+        """How far the event stream is behind."""
+        self._lag = lag
+
     # -- the faces -------------------------------------------------------------------------
 
     def on_call(self, method: str, status_code: str, seconds: float) -> None:
@@ -209,6 +226,7 @@ class Metrics(Collector):
                 self._cycle.family(),
                 self._assigned.family(),
                 self._kafka.family(),
+                self._published.family(),
                 self._query.family(),
                 self._redis.family(),
                 self._redis_errors.family(),
@@ -240,6 +258,18 @@ class Metrics(Collector):
         if self._redis_up is not None:
             redis.add_metric((), float(self._redis_up))
         yield redis
+        behind = GaugeMetricFamily("jq_kafka_lag_events", "Events not yet published.", labels=())
+        age = GaugeMetricFamily(
+            "jq_kafka_lag_seconds", "Age of the oldest event not yet published.", labels=()
+        )
+        refused = GaugeMetricFamily(
+            "jq_kafka_records_missing", "Records that Kafka refused for good.", labels=()
+        )
+        if (lag := self._lag) is not None:
+            behind.add_metric((), lag.events)
+            age.add_metric((), lag.seconds)
+            refused.add_metric((), lag.refused)
+        yield from (behind, age, refused)
 
     async def render(self, backend: Figures | None = None) -> tuple[bytes, str]:
         """The exposition text and its content type.

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import httpx
 
-from jobqueue.api.grpc.pb.jq.v1 import (
+from jobqueue.pb.jq.v1 import (
     client_pb2,
     client_pb2_grpc,
     operator_pb2,

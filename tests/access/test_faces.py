@@ -174,8 +174,8 @@ async def test_reflection_is_the_operators(serve, access):
 
 
 def test_every_method_and_route_has_its_roles():
-    from jobqueue.api.grpc.pb import taskqueue_public_pb2
-    from jobqueue.api.grpc.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
+    from jobqueue.pb import taskqueue_public_pb2
+    from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
 
     methods = {
         f"/{service.full_name}/{method.name}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, client_pb2_grpc
+from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc
 from tests.cli.layouts import Running
 from tests.e2e.conftest import ON_TWO_SERVERS, Ctl, Query
 

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobqueue.topology.backing import PrivatePostgres, PrivateRedis, find_postgres, find_redis
+from jobqueue.topology.backing import (
+    PrivateKafka,
+    PrivatePostgres,
+    PrivateRedis,
+    find_kafka,
+    find_postgres,
+    find_redis,
+)
+from tests.services import maven
 
 REQUIRE = "JQ_TEST_REQUIRE"  # names whose absence fails a test instead of skipping it
 
@@ -26,13 +34,17 @@ class Service:
     client: str  # the Python module that tests talk to it with
     units: tuple[str, ...] = ()  # what its packages let the system start at boot
     settings: Mapping[str, str] = field(default_factory=dict)  # of tests' servers
+    fetch: Callable[[], None] | None = None  # gets it, where its packages are only the tools for it
+    can_fetch: Callable[[], bool] = lambda: False  # whether those tools are there
 
     @property
     def how_to_get(self) -> str:
-        return (
-            f"install it (Debian and Ubuntu, as root: scripts/services ensure {self.name}), "
-            f"or name a server in {self.variable}"
-        )
+        by = f"scripts/services ensure {self.name}"
+        if self.fetch:
+            way = f"get it ({by}, with Java 17 and Maven), set KAFKA_HOME to an unpacked one"
+        else:
+            way = f"install it (Debian and Ubuntu, as root: {by})"
+        return f"{way}, or name a server in {self.variable}"
 
 
 SERVICES = {
@@ -61,6 +73,19 @@ SERVICES = {
             client="redis",
             units=("redis-server.service",),
             settings={"databases": "256"},  # one for each process of a test run
+        ),
+        Service(
+            name="kafka",
+            variable="JQ_TEST_KAFKA_BOOTSTRAP",
+            find=find_kafka,
+            server=PrivateKafka,
+            address=lambda server: server.bootstrap,
+            packages=("openjdk-17-jre-headless", "maven"),
+            client="confluent_kafka",
+            # Files of a deleted topic go at once: the folder may be in memory.
+            settings={"log.segment.delete.delay.ms": "1000"},
+            fetch=maven.fetch,
+            can_fetch=maven.can_fetch,
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""Real PostgreSQL and Redis for tests and for trying things out.
+"""Real PostgreSQL, Redis and Kafka for tests and for trying things out.
 
     scripts/services ensure            install what is missing (Debian and Ubuntu, as root)
     eval "$(scripts/services start)"   start private servers and name them to this shell
@@ -8,7 +8,8 @@
 
 Private servers listen on free ports of 127.0.0.1, run as an unprivileged user, keep their data in
 a temporary folder, and have nothing to do with servers of the system. A service that is named in
-the environment (JQ_TEST_POSTGRES_DSN, JQ_TEST_REDIS_URL) is used as it is, and not started.
+the environment (JQ_TEST_POSTGRES_DSN, JQ_TEST_REDIS_URL, JQ_TEST_KAFKA_BOOTSTRAP) is used as it
+is, and not started. Kafka is that of KAFKA_HOME; without it, Maven fetches it into a cache.
 `make test` needs none of this but `ensure`: a test run starts and stops its own servers.
 """
 
@@ -27,6 +28,7 @@ from typing import Any
 from jobqueue.topology.backing import BackingFailed
 from tests.services import catalog, install
 from tests.services.catalog import SERVICES, Service
+from tests.services.maven import FetchFailed
 from tests.services.places import end_all, places
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,14 +100,22 @@ def _folder() -> Path:
 
 def ensure(services: Sequence[Service], args: argparse.Namespace) -> int:
     missing = [service for service in services if not _is_there(service)]
-    if missing and install.can_install():
-        packages = " ".join(package for service in missing for package in service.packages)
+    lacking = [service for service in missing if not service.can_fetch()]
+    if lacking and install.can_install():
+        packages = " ".join(package for service in lacking for package in service.packages)
         _say(f"installing {packages} with apt-get; no system service is started")
         try:
-            install.install(missing)
+            install.install(lacking)
         except install.InstallFailed as failed:
             _say(f"apt-get failed:\n{failed}")
-        missing = [service for service in missing if service.find() is None]
+    for service in missing:
+        if service.fetch and service.can_fetch():
+            _say(f"fetching {service.name} with Maven, once")
+            try:
+                service.fetch()
+            except FetchFailed as failed:
+                _say(f"that failed:\n{failed}")
+    missing = [service for service in missing if service.find() is None]
     for service in missing:
         _say(f"{service.name} is missing: {service.how_to_get}")
     if args.or_skip:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.services.places import places
+from tests.services.places import new_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Not pytest's own: where we are root, an unprivileged server could not enter that."""
-    made = Path(tempfile.mkdtemp(prefix="jobqueue-test-", dir=places()[0]))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
+    """One that servers can enter."""
+    with new_folder() as made:
+        yield made
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -46,7 +42,7 @@ def inner_run(tmp_path: Path) -> InnerRun:
             env=environment(**extra),
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=120,
         )
 
     return run

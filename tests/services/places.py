@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.services.catalog import SERVICES
@@ -25,6 +27,14 @@ def places() -> list[Path]:
     except OSError:
         return [usual]
     return [_MEMORY, usual] if has_room else [usual, _MEMORY]
+
+
+@contextlib.contextmanager
+def new_folder() -> Iterator[Path]:
+    """Not pytest's own: where we are root, an unprivileged server could not enter that."""
+    with tempfile.TemporaryDirectory(prefix="jobqueue-test-", dir=places()[0]) as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
 
 
 def kind_of(folder: Path) -> str:

@@ -3,8 +3,10 @@
     postgres_dsn          a database of the test's own, with the schema
     empty_postgres_dsn    the same without it
     redis_url             an empty Redis database
+    kafka                 topics of the test's own
     own_postgres          makes servers that the test may kill, restart and stop
     own_redis             the same
+    own_kafka             the same
 
 Servers are started when the first test asks for one, shared by all processes of the run, and ended
 with it. A test that asks for one is marked `integration`; one that asks by `getfixturevalue` has
@@ -16,19 +18,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobqueue.topology.backing import PrivatePostgres, PrivateRedis
+from jobqueue.topology.backing import PrivateKafka, PrivatePostgres, PrivateRedis
+from tests import stand_in
 from tests.services import catalog
 from tests.services.run import Place, Run
 
-FIXTURES = {"postgres_dsn", "empty_postgres_dsn", "redis_url", "own_postgres", "own_redis"}
+if TYPE_CHECKING:
+    from tests.services.topics import Topics
+
+FIXTURES = {
+    *("postgres_dsn", "empty_postgres_dsn", "redis_url", "kafka"),
+    *("own_postgres", "own_redis", "own_kafka"),
+}
+MOCK = "kafka_or_mock"
 _run: pytest.StashKey[Run] = pytest.StashKey()
 
 OwnPostgres = Callable[..., PrivatePostgres]
 OwnRedis = Callable[..., PrivateRedis]
+OwnKafka = Callable[..., PrivateKafka]
 
 
 # The run.
@@ -39,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         catalog.required(os.environ)
     except ValueError as wrong:
         raise pytest.UsageError(str(wrong)) from None
+    config.addinivalue_line("markers", f"{MOCK}: runs on librdkafka's mock cluster without a Kafka")
     told = getattr(config, "workerinput", None)
     if told is None:
         config.stash[_run] = Run(Place.new())
@@ -69,6 +81,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("integration")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What ran on an imitation has not been shown."""
+    reports = [report for some in terminalreporter.stats.values() for report in some]
+    imitated = {report.nodeid for report in reports if stand_in.was_used(report)}
+    if imitated:
+        terminalreporter.section("not on a real Kafka")
+        terminalreporter.line(
+            f"{len(imitated)} tests ran on librdkafka's mock cluster, which shows nothing about "
+            f"Kafka: {catalog.SERVICES['kafka'].how_to_get}"
+        )
 
 
 # Fixtures.
@@ -116,6 +140,21 @@ def redis_url(services: Run) -> str:
 
 
 @pytest.fixture
+def kafka(request: pytest.FixtureRequest, services: Run) -> Iterator[Topics]:
+    """Topics of the test's own; `.bootstrap` is the address, `.is_mock` tells an imitation."""
+    if request.node.get_closest_marker(MOCK) and services.may_imitate("kafka"):
+        from tests.services.topics import mock_cluster
+
+        stand_in.use(request.node, "librdkafka's mock cluster")
+        with mock_cluster(services.place.token) as imitated:
+            yield imitated
+        return
+    topics = services.topics()
+    yield topics
+    topics.delete_all()
+
+
+@pytest.fixture
 def own_postgres(services: Run) -> Iterator[OwnPostgres]:
     """`own_postgres(settings)` is a PostgreSQL of the test's own, running and empty."""
     yield from _own("postgres", services)
@@ -125,6 +164,12 @@ def own_postgres(services: Run) -> Iterator[OwnPostgres]:
 def own_redis(services: Run) -> Iterator[OwnRedis]:
     """`own_redis(settings)` is a Redis of the test's own, running and empty."""
     yield from _own("redis", services)
+
+
+@pytest.fixture
+def own_kafka(services: Run) -> Iterator[OwnKafka]:
+    """`own_kafka(settings)` is a Kafka of the test's own, running and without topics."""
+    yield from _own("kafka", services)
 
 
 def _own(name: str, run: Run) -> Iterator[Callable[..., Any]]:

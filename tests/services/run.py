@@ -22,6 +22,7 @@ from tests.services.places import end_all, places
 
 if TYPE_CHECKING:
     from tests.services.databases import Databases
+    from tests.services.topics import Topics
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,14 @@ class Run:
         first = int(parts.path.strip("/") or 0)
         return urlunsplit(parts._replace(path=f"/{first + self.number}"))
 
+    def topics(self) -> Topics:
+        """Of the shared Kafka, for one test."""
+        address = self.address("kafka")
+        from tests.services.topics import Topics, new_prefix
+
+        with self._one_at_a_time("topics"):  # leaves a trace for the end of the run
+            return Topics(address, new_prefix(self.place.token))
+
     def address(self, name: str) -> str:
         """Of the shared server: the one that was named, or ours, started now if need be."""
         service = self.need(name)
@@ -93,9 +102,21 @@ class Run:
         service = SERVICES[name]
         if importlib.util.find_spec(service.client) is None:
             self._missing(service, f"the Python package {service.client} is not installed")
-        if not self._environment.get(service.variable) and service.find() is None:
+        if not self._is_there(service):
             self._missing(service, f"{name} is not installed here")
         return service
+
+    def may_imitate(self, name: str) -> bool:
+        """Whether a test that is content with an imitation of the service has to be."""
+        service = SERVICES[name]
+        return (
+            importlib.util.find_spec(service.client) is not None
+            and not self._is_there(service)
+            and name not in catalog.required(self._environment)
+        )
+
+    def _is_there(self, service: Service) -> bool:
+        return bool(self._environment.get(service.variable)) or service.find() is not None
 
     def _missing(self, service: Service, what: str) -> None:
         message = f"{what}: {service.how_to_get}"
@@ -113,18 +134,32 @@ class Run:
 
     def end(self) -> None:
         """For the owner: nobody needs anything any more."""
-        named = self._environment.get(SERVICES["postgres"].variable)
         try:
-            if named and (self.place.folder / "template.lock").exists():
-                from tests.services.databases import Databases
-
-                databases = Databases(named, self.place.token)
-                try:
-                    databases.drop_all()
-                finally:
-                    databases.close()
+            self._drop_databases()
         finally:
-            end_all(self.place.folder)
+            try:
+                self._delete_topics()
+            finally:
+                end_all(self.place.folder)
+
+    def _drop_databases(self) -> None:
+        """In a server that goes on; ours goes with all that is in it."""
+        named = self._environment.get(SERVICES["postgres"].variable)
+        if named and (self.place.folder / "template.lock").exists():
+            from tests.services.databases import Databases
+
+            databases = Databases(named, self.place.token)
+            try:
+                databases.drop_all()
+            finally:
+                databases.close()
+
+    def _delete_topics(self) -> None:
+        named = self._environment.get(SERVICES["kafka"].variable)
+        if named and (self.place.folder / "topics.lock").exists():
+            from tests.services.topics import Topics, run_prefix
+
+            Topics(named, run_prefix(self.place.token)).delete_all()
 
     def _look_after(self) -> None:
         with self._one_at_a_time("guardian") as is_first:

@@ -18,10 +18,11 @@ from jobqueue.topology.backing import PrivateServer
 from tests.services import command, install
 from tests.services.catalog import SERVICES
 from tests.services.conftest import ROOT, environment
+from tests.services.maven import FetchFailed
 from tests.services.places import end_all
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
-NAMES = ["JQ_TEST_POSTGRES_DSN", "JQ_TEST_REDIS_URL"]
+NAMES = ["JQ_TEST_POSTGRES_DSN", "JQ_TEST_REDIS_URL", "JQ_TEST_KAFKA_BOOTSTRAP"]
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def call(folder: Path) -> Iterator[Call]:
             env=environment(**extra),
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=120,
         )
 
     yield run
@@ -72,6 +73,7 @@ def test_it_needs_nothing_but_python(call: Call) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(240)
 @pytest.mark.usefixtures("_needed")
 def test_start_status_and_stop(call: Call, folder: Path) -> None:
     assert {row[0] for row in rows(call("status")).values()} == {"stopped"}
@@ -83,6 +85,7 @@ def test_start_status_and_stop(call: Call, folder: Path) -> None:
     assert {name: (row[0], row[2]) for name, row in running.items()} == {
         "postgres": ("running", told["JQ_TEST_POSTGRES_DSN"]),
         "redis": ("running", told["JQ_TEST_REDIS_URL"]),
+        "kafka": ("running", told["JQ_TEST_KAFKA_BOOTSTRAP"]),
     }
     again = call("start", "--json")
     assert json.loads(again.stdout) == told
@@ -91,6 +94,7 @@ def test_start_status_and_stop(call: Call, folder: Path) -> None:
     assert {name: row[0] for name, row in rows(call("status")).items()} == {
         "postgres": "running",
         "redis": "stopped",
+        "kafka": "running",
     }
     assert call("stop").returncode == 0
     assert call("stop").returncode == 0
@@ -128,7 +132,7 @@ def test_a_folder_of_somebody_else_is_refused(call: Call, folder: Path) -> None:
 def test_an_unknown_service_is_named(call: Call) -> None:
     done = call("start", "rabbit")
     assert done.returncode == 2
-    assert "unknown service 'rabbit'; known: postgres, redis" in done.stderr
+    assert "unknown service 'rabbit'; known: postgres, redis, kafka" in done.stderr
 
 
 # -- ensure -------------------------------------------------------------------------------------
@@ -139,11 +143,18 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.installed: set[str] = set()
+        self.tools: set[str] = set()  # of services that are fetched
         self.asked: list[str] = []
+        self.fetched: list[str] = []
         self.works = True
         for service in SERVICES.values():
             monkeypatch.delenv(service.variable, raising=False)
-            hidden = dataclasses.replace(service, find=partial(self.find, service.name))
+            hidden = dataclasses.replace(
+                service,
+                find=partial(self.find, service.name),
+                fetch=partial(self.fetch, service.name) if service.fetch else None,
+                can_fetch=partial(self.can_fetch, service.name),
+            )
             monkeypatch.setitem(SERVICES, service.name, hidden)
         monkeypatch.delenv("JQ_TEST_REQUIRE", raising=False)
         monkeypatch.setattr(install, "can_install", lambda: True)
@@ -156,7 +167,17 @@ class Machine:
         self.asked += [service.name for service in services]
         if not self.works:
             raise install.InstallFailed("no route to the mirror")
-        self.installed |= {service.name for service in services}
+        for service in services:
+            (self.tools if service.fetch else self.installed).add(service.name)
+
+    def can_fetch(self, name: str) -> bool:
+        return name in self.tools
+
+    def fetch(self, name: str) -> None:
+        self.fetched.append(name)
+        if not self.works:
+            raise FetchFailed("no route to the repository")
+        self.installed.add(name)
 
 
 @pytest.fixture
@@ -167,9 +188,32 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_what_is_missing_is_installed(machine: Machine) -> None:
     machine.installed.add("postgres")
     assert command.main(["ensure"]) == 0
-    assert machine.asked == ["redis"]
+    assert machine.asked == ["redis", "kafka"]
+    assert machine.fetched == ["kafka"]
     assert command.main(["ensure"]) == 0
-    assert machine.asked == ["redis"]
+    assert machine.asked == ["redis", "kafka"]
+    assert machine.fetched == ["kafka"]
+
+
+def test_what_can_be_fetched_needs_no_root(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "can_install", lambda: False)
+    machine.tools.add("kafka")
+    assert command.main(["ensure", "kafka"]) == 0
+    assert machine.asked == []
+    assert machine.fetched == ["kafka"]
+
+
+def test_a_failed_fetch_says_what_went_wrong(machine: Machine, capsys) -> None:
+    machine.tools.add("kafka")
+    machine.works = False
+    assert command.main(["ensure", "kafka"]) == 1
+    said = capsys.readouterr().err
+    assert "no route to the repository" in said
+    assert "kafka is missing" in said
+    assert "KAFKA_HOME" in said
+    assert "JQ_TEST_KAFKA_BOOTSTRAP" in said
 
 
 def test_a_failed_installation_says_what_went_wrong(machine: Machine, capsys) -> None:
@@ -190,7 +234,9 @@ def test_without_root_it_says_how(
     assert "as root: scripts/services ensure postgres" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("required", "status"), [("", 0), ("redis", 1), ("postgres", 0)])
+@pytest.mark.parametrize(
+    ("required", "status"), [("", 0), ("redis", 1), ("postgres", 0), ("postgres,kafka", 1)]
+)
 def test_tests_may_be_skipped_unless_their_service_is_required(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, required: str, status: int
 ) -> None:
@@ -226,7 +272,8 @@ def test_the_system_starts_nothing_and_is_left_as_it_was(apt: Path) -> None:
     install.install(list(SERVICES.values()), root=apt)
     calls = (apt.parent / "calls").read_text().splitlines()
     assert [line.split()[0] for line in calls] == ["apt-get", "apt-get", "apt-get", "systemctl"]
-    assert all("postgresql redis-server" in line for line in (calls[0], calls[2]))
+    packages = "postgresql redis-server openjdk-17-jre-headless maven"
+    assert all(line.endswith(packages) for line in (calls[0], calls[2]))
     assert calls[1].endswith("update")  # the first try failed: nothing was known yet
     assert calls[3] == "systemctl disable redis-server.service"
     seen = (apt.parent / "seen").read_text()

@@ -23,11 +23,12 @@ from pathlib import Path
 import pytest
 
 @pytest.mark.parametrize("number", range(6))
-def test_it(postgres_dsn, redis_url, services, number):
+def test_it(postgres_dsn, redis_url, kafka, services, number):
     folder = services.place.folder
     note = {
         "folder": str(folder), "process": services.number, "redis": redis_url,
-        "pids": [service_pid(folder / name) for name in ("postgres", "redis")],
+        "prefix": kafka.prefix,
+        "pids": [service_pid(folder / name) for name in ("postgres", "redis", "kafka")],
         "guardians": sum(is_guardian(process, folder) for process in Path("/proc").glob("[0-9]*")),
     }
     Path(os.environ["NOTES"], str(number)).write_text(json.dumps(note))
@@ -47,11 +48,14 @@ HANGING = """
 import os
 from pathlib import Path
 
-def test_it(postgres_dsn, redis_url, own_postgres, services):
+def test_it(postgres_dsn, redis_url, own_postgres, services, request):
     servers = [own_postgres()]
+    names = ["postgres", "redis", servers[0].folder.name]
+    if "KAFKA" in os.environ:
+        request.getfixturevalue("kafka")
+        names.append("kafka")
     folder = services.place.folder
-    pids = [next((folder / n / "data").glob("*.pid")).read_text().split()[0]
-            for n in ("postgres", "redis", servers[0].folder.name)]
+    pids = [next((folder / n / "data").glob("*.pid")).read_text().split()[0] for n in names]
     with open(os.environ["NOTES"], "w") as notes:
         notes.write(" ".join([str(folder), *pids]))
     if "CRASH" in os.environ:
@@ -66,7 +70,11 @@ def _needed(services: Any) -> None:
     services.need("redis")
 
 
-def test_all_processes_of_a_run_share_its_servers(inner_run: InnerRun, tmp_path: Path) -> None:
+@pytest.mark.timeout(240)
+def test_all_processes_of_a_run_share_its_servers(
+    inner_run: InnerRun, tmp_path: Path, services: Any
+) -> None:
+    services.need("kafka")
     notes = tmp_path / "notes"
     notes.mkdir()
     done = inner_run(SHARED, "-n", "2", NOTES=str(notes))
@@ -77,6 +85,7 @@ def test_all_processes_of_a_run_share_its_servers(inner_run: InnerRun, tmp_path:
     assert {note["process"] for note in told} == {0, 1}
     assert {note["guardians"] for note in told} == {1}
     assert len({note["redis"] for note in told}) == 2
+    assert len({note["prefix"] for note in told}) == len(told) == 6
     assert_ended(Path(told[0]["folder"]), told[0]["pids"])
 
 
@@ -132,7 +141,19 @@ def test_an_interrupted_run_ends_its_servers(hanging, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_run_leaves_no_servers(hanging, tmp_path: Path, how: signal.Signals) -> None:
-    run = hanging()
+    assert_killed_without_a_trace(hanging(), tmp_path, how)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_killed_run_leaves_no_kafka(hanging, tmp_path: Path, services: Any) -> None:
+    services.need("kafka")
+    assert_killed_without_a_trace(hanging(KAFKA="1"), tmp_path, signal.SIGKILL)
+
+
+def assert_killed_without_a_trace(
+    run: subprocess.Popen[bytes], tmp_path: Path, how: signal.Signals
+) -> None:
     _, pids = noted(tmp_path)
     watched = [os.pidfd_open(pid) for pid in pids]
     run.send_signal(how)

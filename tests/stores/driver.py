@@ -22,7 +22,9 @@ from jobqueue.core.job import (
     WorkerInfo,
 )
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.rebuild import World
 from jobqueue.core.store import Claim, JobFilter, Overdue, Rules, Store, Term
+from jobqueue.core.stream import StreamItem
 from tests.history.checker import Evidence, assert_kept
 
 NO_BACKOFF = "scheduler"  # 1, 2, 4, 8 s without jitter: times that a test can name
@@ -203,8 +205,35 @@ class Driver:
         self.removed |= gone
         return count
 
+    async def all_changes(self, page: int = 500, size: int = 1 << 20) -> list[StreamItem]:
+        """The whole stream, as whoever publishes it reads it."""
+        items: list[StreamItem] = []
+        found = await self.store.changes_after(0, page, size)
+        while found.items:
+            items += found.items
+            found = await self.store.changes_after(found.position, page, size)
+        return items
+
+    async def check_stream(self) -> None:
+        """The stream alone must be enough to rebuild every job, its history and the queues."""
+        if self.clock is not None:
+            self.clock.advance(3_601.0)  # whoever led does not any more
+        term = await self.term()
+        await self.store.end_stream(term)
+        await self.store.begin_stream(term)
+        world = World()
+        for item in await self.all_changes():
+            world.add(item)
+        jobs = {job.id: job for job in await self.all_jobs()}
+        assert {job_id: one.job for job_id, one in world.jobs.items()} == jobs
+        for job_id, rebuilt in world.jobs.items():
+            assert rebuilt.history == await self.store.history(job_id)
+        queues = {stats.queue.name: stats.queue for stats in await self.store.stats()}
+        assert world.queues == queues
+
     async def check(self, **more: Any) -> None:
         """Let the history checker judge everything that happened in this store."""
+        await self.check_stream()
         jobs = {job.id: job for job in await self.all_jobs()}
         assert_kept(
             Evidence(

@@ -13,6 +13,7 @@ import typer
 from jobqueue.cli import (
     ctl_dlq,
     ctl_down,
+    ctl_events,
     ctl_job,
     ctl_ps,
     ctl_queue,
@@ -50,6 +51,7 @@ app.add_typer(ctl_job.app, name="job")
 app.add_typer(ctl_queue.app, name="queue")
 app.add_typer(ctl_worker.app, name="worker")
 app.add_typer(ctl_dlq.app, name="dlq")
+app.add_typer(ctl_events.app, name="events")
 app.command("status", epilog=ctl_status.EXAMPLES)(ctl_status.status)
 app.command("up", epilog=ctl_up.EXAMPLES)(ctl_up.up)
 app.command("ps", epilog=ctl_ps.EXAMPLES)(ctl_ps.ps)

@@ -44,7 +44,7 @@ async def _checks(settings: Settings) -> list[Check]:
         ("settings", OK, "valid"),
         await _store(settings),
         await _redis(settings),
-        ("kafka", NOT_CONFIGURED, ""),
+        await _kafka(settings),
         _port("http", settings.http.enabled, settings.http.host, settings.http.port),
         _port("grpc", settings.grpc.enabled, settings.grpc.host, settings.grpc.port),
         _app(settings),
@@ -99,6 +99,18 @@ async def _redis(settings: Settings) -> Check:
     finally:
         await locks.close()
     return "redis", OK if health.ok else FAILING, health.detail
+
+
+async def _kafka(settings: Settings) -> Check:
+    from jobqueue.topology import stream
+
+    if not settings.kafka.bootstrap:
+        return "kafka", NOT_CONFIGURED, ""
+    try:
+        found = await stream.check(settings, _TIMEOUT)
+    except JobQueueError as error:
+        return "kafka", FAILING, redact(error.message)
+    return "kafka", OK, f"{settings.kafka.bootstrap} ({found})"
 
 
 def _new_file(path: Path) -> Check:

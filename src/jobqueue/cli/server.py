@@ -44,6 +44,9 @@ def serve(
     redis_url: Annotated[
         str | None, typer.Option(help="Redis for servers that share a PostgreSQL.")
     ] = None,
+    kafka_bootstrap: Annotated[
+        str | None, typer.Option(help="Kafka for the event stream, as HOST:PORT.")
+    ] = None,
     http_host: Annotated[str | None, typer.Option(help="Address that HTTP listens on.")] = None,
     http_port: Annotated[str | None, typer.Option(help="Port of HTTP.")] = None,
     grpc_host: Annotated[str | None, typer.Option(help="Address that gRPC listens on.")] = None,
@@ -77,6 +80,7 @@ def serve(
     flags = {
         "db.url": db_url,
         "redis.url": redis_url,
+        "kafka.bootstrap": kafka_bootstrap,
         "http.host": http_host,
         "http.port": http_port,
         "grpc.host": grpc_host,

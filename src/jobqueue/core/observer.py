@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from jobqueue.core.lifecycle import State
+from jobqueue.core.store import Lag
 
 
 class Observer(Protocol):
@@ -41,6 +42,18 @@ class Observer(Protocol):
         """The locks' server went away or came back."""
         ...
 
+    def published(self, topic: str, count: int) -> None:
+        """Records are safe in the event stream."""
+        ...
+
+    def publish_failed(self, topic: str, count: int) -> None:
+        """Records were refused, or wait for a stream that does not answer."""
+        ...
+
+    def stream_lag(self, lag: Lag | None) -> None:
+        """How far the event stream is behind; None: it is not this server that publishes."""
+        ...
+
 
 class Deaf:
     """An observer that ignores everything."""
@@ -64,4 +77,13 @@ class Deaf:
         """Ignore."""
 
     def locks_up(self, up: bool) -> None:
+        """Ignore."""
+
+    def published(self, topic: str, count: int) -> None:
+        """Ignore."""
+
+    def publish_failed(self, topic: str, count: int) -> None:
+        """Ignore."""
+
+    def stream_lag(self, lag: Lag | None) -> None:
         """Ignore."""

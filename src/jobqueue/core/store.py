@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from jobqueue.core.job import (
     Assignment,
@@ -32,6 +32,9 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import State
+
+if TYPE_CHECKING:
+    from jobqueue.core.stream import Changes
 
 ALL_QUEUES = "*"
 """In a claim: every queue there is."""
@@ -116,6 +119,15 @@ class Term:
 
 class TermEnded(Exception):
     """The term that a call was made under does not stand any more; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far the event stream is behind the store."""
+
+    events: int  # not yet published
+    seconds: float  # the age of the oldest of them; 0 if there is none
+    refused: int  # records that were given up, since the stream began
 
 
 class Store(Protocol):
@@ -227,15 +239,52 @@ class Store(Protocol):
     async def delete_job(self, job_id: str) -> State | None:
         """Remove a terminal job with its history and key.
 
-        Returns the state the job had (unless it is terminal, nothing was done), or None.
+        Returns the state the job had (unless it is terminal, nothing was done), or None. Raises
+        Conflict while there is a stream that has not got all of its events.
         """
         ...
 
     async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
         """Remove DONE jobs that ended before a time; returns how many. Keys stay to their TTL.
 
+        While there is a stream, only jobs that it has got all events of.
+
         Raises TermEnded when the term does not stand: it is checked in the same transaction.
         """
+        ...
+
+    # -- the event stream ------------------------------------------------------------------
+
+    async def begin_stream(self, term: Term) -> int:
+        """Where the stream has come to: the mark. The first call makes it, at the beginning.
+
+        From then on changes of queues, removals and cancel flags are kept until the mark has
+        passed them, and so are jobs; every queue there is counts as just created. TermEnded as
+        ``prune_done``.
+        """
+        ...
+
+    async def end_stream(self, term: Term) -> None:
+        """Forget the mark: nothing is kept for a stream any more. TermEnded as ``prune_done``."""
+        ...
+
+    async def changes_after(self, position: int, limit: int, size: int) -> Changes:
+        """Read what was committed, from a position on, with all that a rebuild needs.
+
+        Like ``events_after``: none is skipped, each job's come in their order. A queue's creation
+        comes before its jobs. At most about ``size`` bytes, but always one.
+        """
+        ...
+
+    async def move_mark(self, position: int, term: Term, refused: int = 0) -> None:
+        """Everything up to there is in the stream (but ``refused`` records that cannot be).
+
+        TermEnded as ``prune_done``.
+        """
+        ...
+
+    async def stream_lag(self) -> Lag | None:
+        """How far the mark is behind; None: there is no stream."""
         ...
 
     # -- queues ----------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Change, JobFilter, Store
+from jobqueue.core.stream import StreamRunner
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
@@ -64,8 +65,10 @@ class Engine(OperatorCalls):
         settings: EngineSettings | None = None,
         observer: Observer | None = None,
         clock: Clock | None = None,
+        stream: StreamRunner | None = None,
     ) -> None:
         self._store = store
+        self._stream = stream
         self._settings = settings or EngineSettings()
         self._observer = observer or Deaf()
         self._clock = clock or SystemClock()
@@ -104,6 +107,7 @@ class Engine(OperatorCalls):
             self._apply,
             promoted=self._scheduler.wake,
             offline=self._scheduler.dismiss,
+            gives_way=self._stream_is_anothers if self._stream is None else None,
         )
         self._pulses = Pulses(self._store, self._scheduler, self._lose)
         self._control = Control(self._store, self._scheduler)
@@ -112,6 +116,8 @@ class Engine(OperatorCalls):
         self._scheduler.start()
         self._sweeper.start()
         self._control.start()
+        if self._stream is not None:
+            self._stream.start(self._store, lambda: self._sweeper.term)
         self._started = True
 
     async def stop(self) -> None:
@@ -123,12 +129,18 @@ class Engine(OperatorCalls):
         await self._submits.close()
         await self._reports.close()
         await self._control.stop()
+        if self._stream is not None:  # while we lead: it works under our term
+            await self._stream.stop()
         await self._sweeper.stop()
         await self._scheduler.stop()
         while self._losing or self._writing:
             await asyncio.wait([*self._losing, *self._writing])
         self._watchers.close()
         await self._store.close()
+
+    async def _stream_is_anothers(self) -> bool:
+        """A leader without a stream would keep the one that has it from publishing."""
+        return await self._store.stream_lag() is not None
 
     def _changed_elsewhere(self, changed: Change) -> None:
         if Change.WORK in changed:
@@ -138,6 +150,8 @@ class Engine(OperatorCalls):
         if Change.CONTROL in changed:
             self._control.heard()
             self._sweeper.lead()
+        if self._stream is not None:
+            self._stream.wake()
 
     # -- client ----------------------------------------------------------------------------
 
@@ -210,6 +224,8 @@ class Engine(OperatorCalls):
                         self._sweeper.expect(at)
         for queue, count in accepted.items():
             self._observer.entered(queue, State.PENDING, count)
+        if self._stream is not None:
+            self._stream.wake()
         if sum(accepted.values()) > assigned:
             self._scheduler.wake()  # slots may have come free while this was being written
 
@@ -446,6 +462,8 @@ class Engine(OperatorCalls):
             self._observer.ran(queue, seconds)
         if claimable:
             self._scheduler.wake()
+        if self._stream is not None:
+            self._stream.wake()
         if self._watchers:
             self._watchers.changed(outcome.job_id for outcome in outcomes)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.ids import new_lease
@@ -31,10 +31,22 @@ _SETTLE = 0.2  # a script that submits a job and ends need not lead: it saves tw
 class Leadership:
     """Holds the lead as long as it can."""
 
-    def __init__(self, store: Store, ttl: float, failed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        ttl: float,
+        failed: Callable[[], None],
+        gives_way: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         self._store = store
         self._ttl = ttl
         self._failed = failed  # called when the store did not answer
+        # Whether somebody else should rather lead: asked once in each time to live. Then the lead
+        # is given up for as long; whoever is better suited, if there is anybody, takes it and
+        # keeps it.
+        self._gives_way = gives_way
+        self._since = 0.0
+        self._yielding = False
         self._holder = new_lease()
         self._term: Term | None = None
         self._until = 0.0  # by our monotonic clock, from before the store was asked
@@ -76,7 +88,7 @@ class Leadership:
 
     def nudge(self) -> None:
         """Somebody may have resigned: ask now."""
-        if self.term is None:
+        if self.term is None and not self._yielding:
             self._wake.set()
 
     async def _run(self) -> None:
@@ -87,6 +99,11 @@ class Leadership:
             try:
                 await self._stand()
                 failing = False
+                if await self._gave_way():
+                    self._yielding = True
+                    await self._rest(self._ttl)
+                    self._yielding = False
+                    continue
             except JobQueueError as error:
                 self.step_down()
                 self._failed()
@@ -98,6 +115,18 @@ class Leadership:
                 self._failed()
                 _log.exception("taking the lead failed")
             await self._rest(self._ttl / 3)
+
+    async def _gave_way(self) -> bool:
+        term = self.term
+        if self._gives_way is None or term is None or time.monotonic() - self._since < self._ttl:
+            return False
+        if not await self._gives_way():
+            self._since = time.monotonic()
+            return False
+        self.step_down()
+        self._term = None
+        await self._store.resign(term)
+        return True
 
     async def _rest(self, seconds: float) -> None:
         try:
@@ -119,5 +148,6 @@ class Leadership:
             return
         self._term = term
         if term != before:
+            self._since = asked
             _log.info("this server leads", extra={"epoch": term.epoch})
         self._until = asked + self._ttl

@@ -21,6 +21,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.store import Store
+from jobqueue.core.stream import StreamRunner
 from jobqueue.engine import admission
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.settings import EngineSettings
@@ -33,6 +34,7 @@ class OperatorCalls:
 
     _store: Store
     _settings: EngineSettings
+    _stream: StreamRunner | None
     _scheduler: Scheduler
     _apply: Callable[[Sequence[Transition]], Awaitable[list[Outcome]]]
     get: Callable[[str], Awaitable[Job]]
@@ -144,8 +146,11 @@ class OperatorCalls:
         else:
             durable = "durable" if self._store.durable else "not durable"
             database = ComponentHealth("database", True, f"{self._store.name}, {durable}")
-        # What the store leans on makes it slower when it fails, never wrong: not unhealthy.
+        # What the store leans on makes it slower when it fails, never wrong: not unhealthy. Nor
+        # does any job wait for the event stream.
         parts = [database, *self._store.components()]
+        if self._stream is not None and database.ok:
+            parts.append(await self._stream.health())
         return Health(database.ok, self._settings.version, parts)
 
 

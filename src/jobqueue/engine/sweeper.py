@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Outcome, Transition, WorkerStatus
-from jobqueue.core.store import Store, TermEnded
+from jobqueue.core.store import Store, Term, TermEnded
 from jobqueue.engine.leadership import Leadership
 from jobqueue.engine.settings import EngineSettings
 
@@ -37,6 +37,7 @@ class Sweeper:
         apply: Apply,
         promoted: Callable[[], None],
         offline: Callable[[str], None],
+        gives_way: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -44,7 +45,9 @@ class Sweeper:
         self._apply = apply
         self._promoted = promoted
         self._offline = offline
-        self._leadership = Leadership(store, settings.leader_ttl, self._suspend_judgement)
+        self._leadership = Leadership(
+            store, settings.leader_ttl, self._suspend_judgement, gives_way
+        )
         self._task: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
         self._next = 0.0
@@ -76,6 +79,11 @@ class Sweeper:
             await asyncio.wait([self._task])
             self._task = None
         await self._leadership.stop()
+
+    @property
+    def term(self) -> Term | None:
+        """The term that this server leads under, or None."""
+        return self._leadership.term
 
     def lead(self) -> None:
         """Whoever led may have resigned."""

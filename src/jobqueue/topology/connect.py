@@ -209,7 +209,7 @@ def not_installed(error: ModuleNotFoundError, field: str, package: str) -> Excep
     """What to raise when the client library of a store is missing."""
     if (error.name or "").split(".")[0] != package:
         return error  # a defect
-    extra = "postgres" if package == "asyncpg" else package
+    extra = {"asyncpg": "postgres", "confluent_kafka": "kafka"}.get(package, package)
     return InvalidArgument(
         field, f"needs the package {package}, which is not there: pip install 'jobqueue[{extra}]'"
     )

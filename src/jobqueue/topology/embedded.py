@@ -19,7 +19,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.metrics import Metrics
 from jobqueue.redaction import redact
 from jobqueue.services.on_engine import EngineTaskQueue
-from jobqueue.topology import options, security
+from jobqueue.topology import options, security, stream
 from jobqueue.topology.connect import create_store
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
@@ -50,7 +50,12 @@ class Embedded:
             locks=options.locks(settings, self.metrics),
             pool_size=settings.db.pool_size,
         )
-        self._engine = Engine(self._store, options.engine(settings), observer=self.metrics)
+        self._engine = Engine(
+            self._store,
+            options.engine(settings),
+            observer=self.metrics,
+            stream=stream.runner(settings, self.metrics),
+        )
         self._periodic = options.periodic(settings, self._registry, self._engine)
         self._pool: WorkerRuntime | None = None
         self._http: HttpFace | None = None
@@ -75,6 +80,7 @@ class Embedded:
         settings, engine = self._settings, self._engine
         await engine.start()
         await self._create_queues()
+        await self._look_for_a_stream()
         if options.pool_concurrency(settings):
             self._pool = WorkerRuntime(
                 engine,
@@ -121,6 +127,20 @@ class Embedded:
         engine, limiter = self._engine, self._limiter
         return engine.submit if limiter is None else limiter.around(engine.submit)
 
+    async def _look_for_a_stream(self) -> None:
+        """Jobs that are kept for a stream that nobody publishes are kept for ever."""
+        kafka = self._settings.kafka
+        if kafka.bootstrap or kafka.abandon:
+            return
+        lag = await self._store.stream_lag()
+        if lag is not None:
+            log.warning(
+                "this store was published to Kafka and is not any more: jobs that are not in the"
+                " stream (%d events) can neither be pruned nor deleted; name kafka.bootstrap, or"
+                " set kafka.abandon to give the stream up",
+                lag.events,
+            )
+
     async def _create_queues(self) -> None:
         """The pool's queues and those that the tasks declare must exist to be served."""
         names = {*self._settings.worker.queues, *self._registry.queues()} - {ALL_QUEUES}
@@ -144,6 +164,7 @@ class Embedded:
                 "store": store.name,
                 "durable": store.durable,
                 "redis": redact(settings.redis.url),
+                "kafka": settings.kafka.bootstrap,
                 "concurrency": options.pool_concurrency(settings),
                 "queues": list(options.queues(settings)),
                 "tls": self._tls is not None,

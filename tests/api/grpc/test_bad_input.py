@@ -9,12 +9,12 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as c
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2_grpc, operator_pb2_grpc, worker_pb2_grpc
-from jobqueue.api.grpc.pb.jq.v1 import operator_pb2 as o
-from jobqueue.api.grpc.pb.jq.v1 import types_pb2 as t
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as w
 from jobqueue.core.job import JobQuery
+from jobqueue.pb.jq.v1 import client_pb2 as c
+from jobqueue.pb.jq.v1 import client_pb2_grpc, operator_pb2_grpc, worker_pb2_grpc
+from jobqueue.pb.jq.v1 import operator_pb2 as o
+from jobqueue.pb.jq.v1 import types_pb2 as t
+from jobqueue.pb.jq.v1 import worker_pb2 as w
 
 NOWHERE = "0b4ee0a2-0000-4000-8000-000000000000"
 INVALID, MISSING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND

@@ -37,7 +37,6 @@ from jobqueue.api.grpc.codec.work import (
     report_from_pb,
     report_to_pb,
 )
-from jobqueue.api.grpc.pb.jq.v1 import types_pb2, worker_pb2
 from jobqueue.core.errors import Internal, InvalidArgument
 from jobqueue.core.job import (
     Assignment,
@@ -57,6 +56,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import REPORTABLE, Move, Reason, State
+from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
 
 text = st.text(max_size=20)
 uuids = st.uuids(version=4).map(str)

@@ -12,12 +12,12 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from jobqueue.api.grpc.pb.jq.v1 import types_pb2 as t
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as w
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2_grpc
 from jobqueue.core.ids import id_from_bytes
 from jobqueue.core.job import JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.pb.jq.v1 import types_pb2 as t
+from jobqueue.pb.jq.v1 import worker_pb2 as w
+from jobqueue.pb.jq.v1 import worker_pb2_grpc
 
 ME: dict[str, Any] = {"worker_id": "simple", "incarnation": 77}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.api.grpc.outgoing import Outgoing
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
 from jobqueue.core.job import Assignment, WorkerStatus
+from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 ID = "0b4ee0a2-0000-4000-8000-000000000000"
 

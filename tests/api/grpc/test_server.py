@@ -12,11 +12,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.api.grpc.server import SERVICES, GrpcFace
 from jobqueue.core.errors import NotFound, Unavailable
 from jobqueue.core.job import JobSpec
+from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 from tests.api.grpc.inbox import RecordingInbox
 
 NOWHERE = "0b4ee0a2-0000-4000-8000-000000000000"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from jobqueue.api.grpc.channel import Dialer
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, worker_pb2
 from jobqueue.api.grpc.remote.servers import Servers
 from jobqueue.api.grpc.remote.wiring import Wiring
 from jobqueue.core.errors import (
@@ -17,6 +16,7 @@ from jobqueue.core.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from jobqueue.pb.jq.v1 import client_pb2, worker_pb2
 
 
 class Replies:

@@ -11,11 +11,11 @@ import grpc.aio
 import pytest
 
 from jobqueue.api.grpc import submit_stream
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.api.grpc.remote.submitter import MAX_IN_FLIGHT
 from jobqueue.core.errors import InvalidArgument, JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus
+from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 
 
 def one(key=None, payload=b"x"):

@@ -11,11 +11,11 @@ from typing import Any
 import grpc.aio
 
 from jobqueue.api.grpc.errors import from_rpc_error
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, client_pb2_grpc
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Event, Job, JobQuery, JobSpec, QueueSpec, QueueStats, SubmitStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc
 from tests.api.public.face import (
     CancelSeen,
     EventSeen,

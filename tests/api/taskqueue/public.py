@@ -13,8 +13,8 @@ import pytest
 
 from jobqueue import TaskQueueClient
 from jobqueue.api.grpc.channel import client_options
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as pb
-from jobqueue.api.grpc.pb.taskqueue_public_pb2_grpc import TaskQueuePublicServiceStub
+from jobqueue.pb import taskqueue_public_pb2 as pb
+from jobqueue.pb.taskqueue_public_pb2_grpc import TaskQueuePublicServiceStub
 from jobqueue.services.model import MAX_PAGE_SIZE, TOTAL_WORKER_SLOTS
 from jobqueue.taskqueue import (
     Deadlines,

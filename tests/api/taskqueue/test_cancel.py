@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as pb
+from jobqueue.pb import taskqueue_public_pb2 as pb
 from jobqueue.taskqueue import Canceled, JobResult, JobStatus
 from tests.api.taskqueue.public import Public
 

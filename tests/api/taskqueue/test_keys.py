@@ -8,8 +8,8 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as pb
 from jobqueue.core.errors import KeyConflict
+from jobqueue.pb import taskqueue_public_pb2 as pb
 from jobqueue.taskqueue import JobSpec, JobStatus, Submitted
 from tests.api.taskqueue.public import Public, refused
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as pb
+from jobqueue.pb import taskqueue_public_pb2 as pb
 from jobqueue.taskqueue import JobSpec, JobStatus
 from tests.api.taskqueue.public import VERY_LONG_MS, Public, job_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as pb
+from jobqueue.pb import taskqueue_public_pb2 as pb
 from jobqueue.taskqueue import JobSort, JobStatus, JobSummary
 from tests.api.taskqueue.public import Public, refused
 

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as pb
+from jobqueue.pb import taskqueue_public_pb2 as pb
 from tests.api.taskqueue.public import UNKNOWN, Public, job_of, refused
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc.aio
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as pb
+from jobqueue.pb import taskqueue_public_pb2 as pb
 from jobqueue.taskqueue import JobSpec, JobStatus
 from tests.api.taskqueue.public import UNKNOWN, Public
 from tests.api.taskqueue.reference import NO_ID, UNKNOWN_JOB, Answer, Reference, Step, script

@@ -10,6 +10,7 @@ import pytest
 from jobqueue.core.job import Queue
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim
+from jobqueue.core.stream import JobEvent
 from jobqueue.stores.postgres.statements import SQL, array
 from jobqueue.stores.postgres.store import PostgresStore
 from tests.stores.driver import accept, new, spec, worker
@@ -30,6 +31,28 @@ class Follower:
         return seen
 
 
+class Streamer:
+    """The same as the event stream reads."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self._position = 0
+
+    async def read(self, page: int = 3) -> list[str]:
+        seen: list[str] = []
+        while True:
+            found = await self._store.changes_after(self._position, page, 1 << 20)
+            if not found.items:
+                return seen
+            self._position = found.position
+            seen += [item.event.job_id for item in found.items if isinstance(item, JobEvent)]
+
+
+@pytest.fixture(params=[Follower, Streamer])
+def follower(request: pytest.FixtureRequest, store: PostgresStore) -> Follower | Streamer:
+    return request.param(store)
+
+
 async def submit_in(connection) -> str:
     """Submit in a transaction that the test commits when it likes."""
     (job,) = new(spec())
@@ -41,8 +64,7 @@ async def submit_in(connection) -> str:
 
 
 @pytest.mark.req("jq:FR-011")
-async def test_transactions_that_commit_in_reverse_order(store, postgres_dsn):
-    follower = Follower(store)
+async def test_transactions_that_commit_in_reverse_order(store, follower, postgres_dsn):
     first, second = await asyncpg.connect(postgres_dsn), await asyncpg.connect(postgres_dsn)
     early, late = first.transaction(), second.transaction()
     await early.start()
@@ -61,8 +83,7 @@ async def test_transactions_that_commit_in_reverse_order(store, postgres_dsn):
 
 
 @pytest.mark.req("jq:FR-011")
-async def test_a_transaction_left_open_holds_up_nothing_but_its_own(store, postgres_dsn):
-    follower = Follower(store)
+async def test_a_transaction_left_open_holds_up_nothing_but_its_own(store, follower, postgres_dsn):
     idle = await asyncpg.connect(postgres_dsn)
     forgotten = idle.transaction()
     await forgotten.start()
@@ -77,8 +98,7 @@ async def test_a_transaction_left_open_holds_up_nothing_but_its_own(store, postg
 
 
 @pytest.mark.req("jq:FR-011")
-async def test_everything_that_many_write_at_once_is_read_once(store):
-    follower = Follower(store)
+async def test_everything_that_many_write_at_once_is_read_once(store, follower):
     written: list[str] = []
     seen: list[str] = []
 

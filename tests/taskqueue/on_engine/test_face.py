@@ -17,7 +17,6 @@ from jobqueue import config
 from jobqueue.access.callers import Role
 from jobqueue.access.tls import Credentials, Tls
 from jobqueue.api.grpc import door
-from jobqueue.api.grpc.pb import taskqueue_public_pb2
 from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
 from jobqueue.cli.worker import _queues
 from jobqueue.client.app import JobQueue
@@ -29,6 +28,7 @@ from jobqueue.core.errors import (
     Unauthenticated,
 )
 from jobqueue.core.job import JobSpec
+from jobqueue.pb import taskqueue_public_pb2
 from jobqueue.services.engine_job import QUEUE
 from jobqueue.services.model import Listing, Spec, Status
 from jobqueue.services.protocols import TaskQueue

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2, taskqueue_public_pb2
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.pb import taskqueue_internal_pb2, taskqueue_public_pb2
 from jobqueue.services import model
 from jobqueue.topology.taskqueue import catalogue
 from jobqueue.topology.taskqueue.catalogue import DESIGN_A, SERVICES

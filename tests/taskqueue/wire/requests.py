@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc.aio
 
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as internal
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2_grpc as internal_grpc
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
-from jobqueue.api.grpc.pb import taskqueue_public_pb2_grpc as public_grpc
+from jobqueue.pb import taskqueue_internal_pb2 as internal
+from jobqueue.pb import taskqueue_internal_pb2_grpc as internal_grpc
+from jobqueue.pb import taskqueue_public_pb2 as public
+from jobqueue.pb import taskqueue_public_pb2_grpc as public_grpc
 from tests.taskqueue.wire.parts import JOB
 
 SPEC = public.JobSpec(job_type="simulate")

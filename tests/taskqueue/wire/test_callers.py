@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as internal
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
 from jobqueue.api.grpc.taskqueue.callers import MATRIX
+from jobqueue.pb import taskqueue_internal_pb2 as internal
+from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.services.model import Status
 from tests.taskqueue.wire.parts import JOB, as_caller
 from tests.taskqueue.wire.requests import REQUESTS, ask

@@ -7,8 +7,6 @@ from typing import Any
 import grpc
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as internal
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
 from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.api.grpc.taskqueue.remote import RemoteJobs
 from jobqueue.api.grpc.taskqueue.statuses import STATUS
@@ -29,6 +27,8 @@ from jobqueue.core.errors import (
     Unauthenticated,
     Unavailable,
 )
+from jobqueue.pb import taskqueue_internal_pb2 as internal
+from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.services.model import Actor, Listing, Status
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import JOB, SPEC, as_caller

@@ -7,8 +7,6 @@ import time
 
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
-from jobqueue.api.grpc.pb import taskqueue_public_pb2_grpc as public_grpc
 from jobqueue.api.grpc.taskqueue import peer as peer_module
 from jobqueue.api.grpc.taskqueue import remote_public
 from jobqueue.api.grpc.taskqueue.remote import (
@@ -19,6 +17,8 @@ from jobqueue.api.grpc.taskqueue.remote import (
 )
 from jobqueue.core.deadline import deadline
 from jobqueue.core.errors import DeadlineExceeded, Unavailable
+from jobqueue.pb import taskqueue_public_pb2 as public
+from jobqueue.pb import taskqueue_public_pb2_grpc as public_grpc
 from jobqueue.services.model import Actor, Listing, Status
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.drawing import Rng

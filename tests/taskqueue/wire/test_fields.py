@@ -6,8 +6,6 @@ import dataclasses
 
 import pytest
 
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as internal
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
 from jobqueue.api.grpc.taskqueue import codec
 from jobqueue.api.grpc.taskqueue.remote import (
     RemoteCoordination,
@@ -16,6 +14,8 @@ from jobqueue.api.grpc.taskqueue.remote import (
     RemoteResults,
 )
 from jobqueue.core.errors import Internal, InvalidArgument
+from jobqueue.pb import taskqueue_internal_pb2 as internal
+from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.services.model import (
     Actor,
     Applied,

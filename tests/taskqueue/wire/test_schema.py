@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as internal
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
+from jobqueue.pb import taskqueue_internal_pb2 as internal
+from jobqueue.pb import taskqueue_public_pb2 as public
 
 ROOT = Path(__file__).parents[3]
 FILES = ("taskqueue_public.proto", "taskqueue_internal.proto")

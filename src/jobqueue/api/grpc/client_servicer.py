@@ -11,13 +11,13 @@ from jobqueue.api.grpc.calls import Calls, Duplex, handled
 from jobqueue.api.grpc.channel import PAGE_BYTES
 from jobqueue.api.grpc.codec.jobs import event_to_pb, job_to_pb, result_to_pb, spec_from_pb
 from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_states
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as pb
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2_grpc as rpc
 from jobqueue.api.grpc.submit_stream import submit_stream
 from jobqueue.core.api import ClientApi
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import JobQuery, Page, SubmitStatus
+from jobqueue.pb.jq.v1 import client_pb2 as pb
+from jobqueue.pb.jq.v1 import client_pb2_grpc as rpc
 
 MAX_BATCH = 10_000
 MAX_WAIT = 60.0

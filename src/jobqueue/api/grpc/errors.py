@@ -14,7 +14,6 @@ from urllib.parse import quote, unquote
 
 import grpc
 
-from jobqueue.api.grpc.pb.jq.v1 import types_pb2
 from jobqueue.core.errors import (
     AlreadyExists,
     Code,
@@ -33,6 +32,7 @@ from jobqueue.core.errors import (
     Unauthenticated,
     Unavailable,
 )
+from jobqueue.pb.jq.v1 import types_pb2
 
 STATUS: dict[Code, grpc.StatusCode] = {
     Code.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,

@@ -13,11 +13,11 @@ from jobqueue.api.grpc.codec.operations import (
     stats_to_pb,
     worker_to_pb,
 )
-from jobqueue.api.grpc.pb.jq.v1 import operator_pb2 as pb
-from jobqueue.api.grpc.pb.jq.v1 import operator_pb2_grpc as rpc
 from jobqueue.core.api import OperatorApi
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
+from jobqueue.pb.jq.v1 import operator_pb2 as pb
+from jobqueue.pb.jq.v1 import operator_pb2_grpc as rpc
 
 
 class OperatorServicer(rpc.OperatorServiceServicer):

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from jobqueue.api.grpc.channel import BATCH_BYTES
 from jobqueue.api.grpc.codec.values import STATUS_TO_PB
 from jobqueue.api.grpc.codec.work import assignment_to_pb
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Assignment, WorkerStatus
+from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 
 class _Part:

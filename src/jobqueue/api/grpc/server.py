@@ -24,7 +24,11 @@ from jobqueue.api.grpc.client_servicer import ClientServicer
 from jobqueue.api.grpc.door import Door
 from jobqueue.api.grpc.listening import bind
 from jobqueue.api.grpc.operator_servicer import OperatorServicer
-from jobqueue.api.grpc.pb.jq.v1 import (
+from jobqueue.api.grpc.taskqueue.public_servicer import PublicServicer
+from jobqueue.api.grpc.taskqueue.registering import add_to_server
+from jobqueue.api.grpc.worker_servicer import WorkerServicer
+from jobqueue.core.api import Backend
+from jobqueue.pb.jq.v1 import (
     client_pb2,
     client_pb2_grpc,
     operator_pb2,
@@ -32,10 +36,6 @@ from jobqueue.api.grpc.pb.jq.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from jobqueue.api.grpc.taskqueue.public_servicer import PublicServicer
-from jobqueue.api.grpc.taskqueue.registering import add_to_server
-from jobqueue.api.grpc.worker_servicer import WorkerServicer
-from jobqueue.core.api import Backend
 from jobqueue.services.protocols import TaskQueue
 
 log = logging.getLogger("jobqueue.grpc")

@@ -11,8 +11,8 @@ from jobqueue.access.limits import Submit
 from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
 from jobqueue.api.grpc.codec.jobs import result_to_pb, spec_from_pb
 from jobqueue.api.grpc.errors import error_to_pb
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as pb
 from jobqueue.core.errors import Internal, JobQueueError
+from jobqueue.pb.jq.v1 import client_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
 

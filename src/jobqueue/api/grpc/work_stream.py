@@ -12,9 +12,9 @@ from jobqueue.api.grpc.codec.work import leases_from_pb, pulse_to_pb, report_fro
 from jobqueue.api.grpc.desk import Desk
 from jobqueue.api.grpc.errors import error_to_pb
 from jobqueue.api.grpc.outgoing import Outgoing
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
 from jobqueue.core.errors import Conflict, Internal, InvalidArgument, JobQueueError
 from jobqueue.core.job import Transition
+from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
 

@@ -17,14 +17,14 @@ from jobqueue.api.grpc.codec.work import (
 )
 from jobqueue.api.grpc.desk import Desk
 from jobqueue.api.grpc.outgoing import Outgoing
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2_grpc as rpc
 from jobqueue.api.grpc.seats import Seats
 from jobqueue.api.grpc.work_fetch import Buffer, Fetcher
 from jobqueue.api.grpc.work_stream import Stream, WorkStream
 from jobqueue.core.api import AttendanceApi, DispatchApi
 from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.job import Assignment, WorkerInfo
+from jobqueue.pb.jq.v1 import worker_pb2 as pb
+from jobqueue.pb.jq.v1 import worker_pb2_grpc as rpc
 
 MAX_FETCH_WAIT = 30.0
 HELLO_TIMEOUT = 10.0

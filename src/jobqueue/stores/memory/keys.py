@@ -17,6 +17,11 @@ class Keys:
         known = self._known.get((queue, key))
         return None if known is None else known[:2]
 
+    def expiry(self, queue: str, key: str | None, job_id: str) -> float | None:
+        """Until when a job has its key; None: it has none any more."""
+        known = None if key is None else self._known.get((queue, key))
+        return known[2] if known is not None and known[0] == job_id else None
+
     def put(self, queue: str, key: str, job_id: str, fingerprint: bytes, expires: float) -> None:
         """Remember a key."""
         self._known[queue, key] = (job_id, fingerprint, expires)

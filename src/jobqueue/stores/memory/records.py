@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from jobqueue.core.decide import Live
 from jobqueue.core.job import Event, Held, Job, JobSpec, Queue, QueueStats
-from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.lifecycle import TERMINAL, Reason, State
 from jobqueue.stores.memory.ready import Ready
 
 
@@ -24,8 +25,12 @@ class Record(Live):
     events: list[Entry]
 
 
-Entry = tuple[str, int, State | None, State, Reason, float, int, str | None, str, str, int]
-"""An event (see ``core.job.Event``) and its position. No cycle: counting alone frees a job."""
+Entry = tuple[
+    str, int, State | None, State, Reason, float, int, str | None, str, str,
+    float | None, float | None, int,
+]  # fmt: skip
+"""An event (see ``core.job.Event``); of a FAILED one when its attempt began and when it is retried;
+and its position. No cycle: counting alone frees a job."""
 
 
 class Home:
@@ -98,14 +103,15 @@ class Log:
 
     def after(self, position: int, limit: int) -> list[tuple[int, Event]]:
         """Events past a position."""
-        found: list[tuple[int, Event]] = []
+        found = islice(self.entries_after(position), limit)
+        return [(entry[-1], event_of(entry)) for entry in found]
+
+    def entries_after(self, position: int) -> Iterator[Entry]:
+        """Entries past a position, as long as nothing is written or removed meanwhile."""
         for place in range(max(0, position + 1 - self._first), len(self._entries)):
             entry = self._entries[place]
             if entry is not None:
-                found.append((entry[-1], event_of(entry)))
-                if len(found) == limit:
-                    break
-        return found
+                yield entry
 
 
 def held_of(record: Record) -> Held:
@@ -137,7 +143,7 @@ def job_of(record: Record) -> Job:
         created_at=record.created_at,
         updated_at=record.events[-1][5],
         run_at=record.run_at,
-        expires_at=record.expires_at,
+        expires_at=None if record.state in TERMINAL else record.expires_at,
         ttl=record.ttl,
         timeout=record.timeout,
         key=spec.key,
@@ -155,4 +161,4 @@ def job_of(record: Record) -> Job:
 
 def event_of(entry: Entry) -> Event:
     """An event as callers see it."""
-    return Event(*entry[:-1])
+    return Event(*entry[:10])

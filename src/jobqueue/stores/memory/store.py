@@ -38,14 +38,24 @@ from jobqueue.core.store import (
     Change,
     Claim,
     JobFilter,
+    Lag,
     Overdue,
     Rules,
     Submission,
     Term,
     TermEnded,
 )
+from jobqueue.core.stream import (
+    CancelRequested,
+    Changes,
+    JobDeleted,
+    QueueChange,
+    bytes_of,
+    unpublished,
+)
 from jobqueue.stores.memory.by_time import by_time
 from jobqueue.stores.memory.keys import Keys
+from jobqueue.stores.memory.outbox import Outbox, job_event
 from jobqueue.stores.memory.records import Entry, Home, Log, Record, event_of, held_of, job_of
 from jobqueue.stores.memory.roster import Roster
 from jobqueue.stores.memory.timers import Timers
@@ -80,6 +90,7 @@ class MemoryStore:
         self._held: dict[int, Record] = {}  # by lease
         self._roster = Roster()
         self._log = Log()
+        self._outbox = Outbox(self._log)
         self._leader: Term | None = None
         self._leads_until = 0.0
         self._epoch = 0
@@ -326,6 +337,8 @@ class MemoryStore:
                 worker_id,
                 "" if reason is Reason.STARTED else detail,
                 record.spec.queue,
+                record.started_at if state is State.FAILED else None,
+                record.due if state is record.state is State.FAILED else None,
                 self._log.next_position(),
             )
             record.events.append(event)
@@ -337,7 +350,12 @@ class MemoryStore:
         record = self._by_seq.get(seq)
         if record is None or record.state is not State.RUNNING or record.lease is None:
             return None
-        record.cancel_requested = True
+        if not record.cancel_requested:
+            record.cancel_requested = True
+            now = self._clock.now()
+            self._outbox.put(
+                CancelRequested(record.id, record.spec.queue, record.version, now), now
+            )
         return held_of(record)
 
     async def due(self, limit: int) -> Overdue:
@@ -418,7 +436,9 @@ class MemoryStore:
         if record is None:
             return None
         if record.state in TERMINAL:
-            self._remove(record)
+            if not self._outbox.passed(record):
+                raise unpublished(job_id)
+            self._remove(record, key_freed=True)
             self._keys.free(record.spec.queue, record.spec.key, job_id)
         return record.state
 
@@ -428,16 +448,67 @@ class MemoryStore:
         old = [
             record
             for record in self._by_seq.values()
-            if record.state is State.DONE and (record.completed_at or 0.0) < completed_before
+            if record.state is State.DONE
+            and (record.completed_at or 0.0) < completed_before
+            and self._outbox.passed(record)
         ][:limit]
         for record in old:
-            self._remove(record)
+            self._remove(record, key_freed=False)
         return len(old)
 
-    def _remove(self, record: Record) -> None:
+    def _remove(self, record: Record, *, key_freed: bool) -> None:
+        now = self._clock.now()
+        gone = JobDeleted(record.id, record.spec.queue, record.version, now, key_freed)
+        self._outbox.put(gone, now)
         del self._jobs[record.id], self._by_seq[record.seq]
         record.home.depth[record.state] -= 1
         self._log.remove(record.events)
+
+    # -- the event stream ------------------------------------------------------------------
+
+    async def begin_stream(self, term: Term) -> int:
+        """See ``Store.begin_stream``."""
+        self._check(term)
+        now = self._clock.now()
+        queues = [home.queue for home in self._queues.values()]
+        flagged = [
+            CancelRequested(record.id, record.spec.queue, record.version, now)
+            for record in self._held.values()
+            if record.cancel_requested
+        ]
+        return self._outbox.begin(queues, flagged, now)
+
+    async def end_stream(self, term: Term) -> None:
+        """See ``Store.end_stream``."""
+        self._check(term)
+        self._outbox.end()
+
+    async def changes_after(self, position: int, limit: int, size: int) -> Changes:
+        """See ``Store.changes_after``."""
+        self._keys.expire(self._clock.now())
+        found = Changes([], position)
+        for place, one, _ in self._outbox.after(position):
+            if len(found.items) == limit or size <= 0:
+                break
+            item = job_event(one, self._jobs[one[0]], self._keys) if isinstance(one, tuple) else one
+            found.items.append(item)
+            found.position = place
+            size -= bytes_of(item)
+        return found
+
+    async def move_mark(self, position: int, term: Term, refused: int = 0) -> None:
+        """See ``Store.move_mark``."""
+        self._check(term)
+        self._outbox.move(position, refused)
+
+    async def stream_lag(self) -> Lag | None:
+        """See ``Store.stream_lag``."""
+        mark = self._outbox.mark
+        if mark is None:
+            return None
+        times = [at for _, _, at in self._outbox.after(mark)]
+        age = max(0.0, self._clock.now() - min(times)) if times else 0.0
+        return Lag(len(times), age, self._outbox.refused)
 
     # -- queues ----------------------------------------------------------------------------
 
@@ -452,6 +523,7 @@ class MemoryStore:
         else:
             revived.queue = queue
             self._queues[queue.name] = revived
+        self._outbox.queue(QueueChange.CREATED, queue, queue.created_at)
         return True
 
     async def pause_queue(self, name: str, paused: bool) -> bool:
@@ -459,7 +531,9 @@ class MemoryStore:
         queue = self._queues.get(name)
         if queue is None:
             return False
-        queue.queue.paused = paused
+        if queue.queue.paused != paused:
+            queue.queue.paused = paused
+            self._outbox.queue(QueueChange.CHANGED, queue.queue, self._clock.now())
         return True
 
     async def delete_queue(self, name: str) -> int | None:
@@ -470,6 +544,7 @@ class MemoryStore:
         unfinished = sum(n for state, n in queue.depth.items() if state not in TERMINAL)
         if not unfinished:
             self._gone[name] = self._queues.pop(name)
+            self._outbox.queue(QueueChange.DELETED, queue.queue, self._clock.now())
         return unfinished
 
     async def unfinished(self, queue: str, limit: int) -> list[int]:

@@ -329,9 +329,13 @@ class _Writes:
         for state, reason in decision.steps:
             version += 1
             words = None if reason is Reason.STARTED else text(detail)
+            started_at = due = None
+            if state is State.FAILED:
+                started_at = live.started_at
+                due = live.due if live.state is State.FAILED else None
             self._events.append(
                 (live.seq, version, live.attempt, worker, here, int(state),
-                 REASON_NUMBERS[reason], words)
+                 REASON_NUMBERS[reason], words, started_at, due)
             )  # fmt: skip
             here = int(state)
 
@@ -360,7 +364,7 @@ class _Writes:
         if moved:
             columns = _columns(map(_live, moved), 18)
             await db.execute(SQL["update_live"], *columns[:17], self._now, columns[17])
-        await db.execute(SQL["insert_events"], *_columns(self._events, 8), self._now)
+        await db.execute(SQL["insert_events"], *_columns(self._events, 10), self._now)
         for queue, depth in self._depth.items():
             figures = [int(figure) for figure in depth[:8]]
             await db.execute(SQL["count"], queue, *figures, depth[8])

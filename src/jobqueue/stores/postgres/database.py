@@ -39,11 +39,12 @@ class Database:
         self.writing = runner(max(2, pool_size - reading - _CLAIM_CONNECTIONS), FIXED_PLANS)
         self.dispatching = runner(_CLAIM_CONNECTIONS, _UNHURRIED)
         self._beating = runner(_BEAT_CONNECTIONS, FIXED_PLANS)
+        self.streaming = runner(1, FIXED_PLANS)  # connects at the leader of a stream only
         self._side = SideLoop()
 
     def open(self) -> None:
         """Let calls through; connections are made as they are needed."""
-        for runner in (self.reading, self.writing, self.dispatching, self._beating):
+        for runner in (*self._own(), self._beating):
             runner.connections.open()
         self._side.start()
 
@@ -54,8 +55,12 @@ class Database:
         except JobQueueError:
             _log.debug("the heartbeats' connection did not close in time")
         await asyncio.to_thread(self._side.stop)
-        for runner in (self.dispatching, self.writing, self.reading):
+        for runner in self._own():
             await runner.connections.close()
+
+    def _own(self) -> tuple[Runner, ...]:
+        """What is used on the loop that opened it."""
+        return self.streaming, self.dispatching, self.writing, self.reading
 
     def beat(self, name: str, work: Work[T]) -> T:
         """Run a write that may be repeated, from any thread, whatever the loop is doing."""

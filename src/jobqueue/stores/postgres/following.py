@@ -35,6 +35,7 @@ class Position:
     until: Snapshot
     seq: int
     version: int
+    number: int = 0  # in the outbox; of events 0
 
     def pack(self) -> int:
         """In one number, for whoever keeps it."""
@@ -47,12 +48,13 @@ class Position:
         if number == 0:
             return cls(Snapshot(), Snapshot(), 0, 0)
         raw = number.to_bytes((number.bit_length() + 7) // 8)
-        since, until, seq, version = json.loads(raw[1:])
+        since, until, seq, version, *more = json.loads(raw[1:])
         return cls(
             Snapshot(since[0], since[1], tuple(since[2])),
             Snapshot(until[0], until[1], tuple(until[2])),
             seq,
             version,
+            *more,
         )
 
 
@@ -61,8 +63,7 @@ async def events_after(db: Any, number: int, limit: int) -> list[tuple[int, Even
     at = Position.unpack(number)
     rows = await _between(db, at, limit) if at.until != at.since else []
     if not rows:
-        below, above, unfinished = await db.fetchrow(SQL["snapshot"])
-        at = Position(at.until, Snapshot(below, above, tuple(unfinished)), 0, 0)
+        at = Position(at.until, await snapshot(db), 0, 0)
         rows = await _between(db, at, limit)
         if rows:
             # Claims do not wait for the disk. A crash must not undo what was read, nor give the
@@ -75,11 +76,18 @@ async def events_after(db: Any, number: int, limit: int) -> list[tuple[int, Even
     return found
 
 
+async def snapshot(db: Any) -> Snapshot:
+    """What has been committed by now."""
+    below, above, unfinished = await db.fetchrow(SQL["snapshot"])
+    return Snapshot(below, above, tuple(unfinished))
+
+
 async def _between(db: Any, at: Position, limit: int) -> list[Any]:
-    rows: list[Any] = await db.fetch(
-        SQL["events_between"],
-        at.since.below, at.since.above, list(at.since.open),
-        at.until.below, at.until.above, list(at.until.open),
-        at.seq, at.version, limit,
-    )  # fmt: skip
+    rows: list[Any] = await db.fetch(SQL["events_between"], *between(at), at.seq, at.version, limit)
     return rows
+
+
+def between(at: Position) -> tuple[int, list[int], int, list[int]]:
+    """The two snapshots as the statements take them. What was open at the first one may have been
+    committed since; whatever else is below its end had been."""
+    return at.since.above, list(at.since.open), at.until.above, list(at.until.open)

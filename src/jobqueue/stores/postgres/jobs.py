@@ -142,8 +142,10 @@ class Jobs:
     async def request_cancel(self, seq: int) -> Held | None:
         """See ``Store.request_cancel``."""
 
+        now = self._database.now()
+
         async def work(db: Any) -> Held | None:
-            row = await db.fetchrow(SQL["request_cancel"], seq)
+            row = await db.fetchrow(SQL["request_cancel"], seq, now)
             return None if row is None else held_row(row)
 
         held = await self._database.writing.write("request_cancel", work, again=work)

@@ -428,12 +428,13 @@ SELECT d.seq, r.id, r.queue, 9 - r.priority, 2, 1, d.reason, d.version, d.attemp
 FROM d JOIN job_record AS r ON r.seq = d.seq
 
 -- name: insert_events
-INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason, detail)
-SELECT t.seq, (SELECT pg_current_xact_id()::text::bigint), $9::float8, t.version, t.attempt,
-       t.worker, t.from_state, t.to_state, t.reason, t.detail
+INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason, detail,
+                       started_at, due)
+SELECT t.seq, (SELECT pg_current_xact_id()::text::bigint), $11::float8, t.version, t.attempt,
+       t.worker, t.from_state, t.to_state, t.reason, t.detail, t.started_at, t.due
 FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::smallint[], $6::smallint[],
-            $7::smallint[], $8::text[])
-     AS t(seq, version, attempt, worker, from_state, to_state, reason, detail)
+            $7::smallint[], $8::text[], $9::float8[], $10::float8[])
+     AS t(seq, version, attempt, worker, from_state, to_state, reason, detail, started_at, due)
 
 -- name: count
 INSERT INTO queue_tally (queue, pending, assigned, running, done, failed, dead_lettered, succeeded,
@@ -450,8 +451,21 @@ SELECT queue, sum(pending), sum(assigned), sum(running), sum(done), sum(failed),
 FROM taken GROUP BY queue
 
 -- name: request_cancel
-UPDATE job_live AS l SET cancel = true WHERE seq = $1 AND state = 3
-RETURNING l.seq, l.lease, (SELECT name FROM worker_name WHERE id = l.worker), l.state, l.cancel
+-- What was flagged before is not told to the stream again.
+WITH l AS MATERIALIZED (
+    SELECT * FROM job_live WHERE seq = $1 AND state = 3 FOR UPDATE
+), u AS (
+    UPDATE job_live AS j SET cancel = true FROM l WHERE j.seq = l.seq AND NOT l.cancel
+    RETURNING j.seq
+), o AS (
+    INSERT INTO outbox (xid, seq, version, kind, at, body)
+    SELECT pg_current_xact_id()::text::bigint, l.seq, l.version, 4,
+           coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8),
+           json_build_object('job_id', l.id, 'queue', q.name, 'version', l.version)::text
+    FROM l JOIN queues AS q ON q.id = l.queue
+    WHERE NOT l.cancel AND EXISTS (SELECT FROM stream)
+)
+SELECT l.seq, l.lease, (SELECT name FROM worker_name WHERE id = l.worker), l.state, true FROM l
 
 -- name: due_waiting
 -- The last column: only waiting for run_at, to be promoted.
@@ -549,36 +563,161 @@ SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
        ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s) AS x)
 FROM pg_current_snapshot() AS s
 
+-- name: between
+-- What became visible between two snapshots: of the earlier one $1 above and $2 open, of the later
+-- one $3 above and $4 open. A fragment, twice: the index finds either part without the other.
+xid = ANY ($2::bigint[]) AND xid < $3::bigint AND xid <> ALL ($4::bigint[])
+
+-- name: later
+xid >= $1::bigint AND xid < $3::bigint AND xid <> ALL ($4::bigint[])
+
 -- name: events_between
--- What became visible between two snapshots ($1-$3 the earlier, $4-$6 the later), from ($7, $8)
--- on: a transaction that stays open holds up nothing but its own events.
+-- Events between two snapshots, from ($5, $6) on: a transaction that stays open holds up nothing
+-- but its own events.
 SELECT e.seq, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name,
        e.detail, q.name
-FROM job_event AS e JOIN job_record AS r ON r.seq = e.seq JOIN queues AS q ON q.id = r.queue
+FROM (SELECT * FROM job_event WHERE {between} UNION ALL SELECT * FROM job_event WHERE {later}) AS e
+JOIN job_record AS r ON r.seq = e.seq JOIN queues AS q ON q.id = r.queue
 LEFT JOIN worker_name AS w ON w.id = e.worker
-WHERE e.xid >= $1::bigint AND (e.xid >= $2::bigint OR e.xid = ANY ($3::bigint[]))
-  AND (e.xid < $4::bigint OR e.xid < $5::bigint AND e.xid <> ALL ($6::bigint[]))
-  AND (e.seq, e.version) > ($7::bigint, $8::int)
-ORDER BY e.seq, e.version LIMIT $9
+WHERE (e.seq, e.version) > ($5::bigint, $6::int)
+ORDER BY e.seq, e.version LIMIT $7
+
+-- name: keys_between
+-- Where events and entries of the outbox between two snapshots are, from ($5, $6, $7) on, in the
+-- order of the stream; the number of an event is 0.
+SELECT seq, version, number FROM (
+    SELECT seq, version, 0::bigint AS number FROM job_event WHERE {between}
+    UNION ALL SELECT seq, version, 0 FROM job_event WHERE {later}
+    UNION ALL SELECT seq, version, number FROM outbox WHERE {between}
+    UNION ALL SELECT seq, version, number FROM outbox WHERE {later}) AS k
+WHERE (seq, version, number) > ($5::bigint, $6::int, $7::bigint)
+ORDER BY seq, version, number LIMIT $8
+
+-- name: changes
+-- Events $1 (seq), $2 (version) with all that a rebuild of their jobs needs, in this order, as far
+-- as they have $3 bytes together; $4 now. Sizes are known without reading what they are of.
+SELECT n, id, version, from_state, to_state, reason, at, attempt, worker, detail, queue,
+       started_at, due, retries, seq, type, payload, priority, max_retries, created_at, ttl,
+       timeout, run_at, key, key_expires_at, labels, result, cancel
+FROM (
+    SELECT k.n, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt,
+           (SELECT name FROM worker_name WHERE id = e.worker) AS worker, e.detail,
+           (SELECT name FROM queues WHERE id = r.queue) AS queue,
+           CASE WHEN e.to_state = 5 THEN e.started_at ELSE d.started_at END AS started_at,
+           CASE WHEN e.to_state = 5 THEN coalesce(e.due, (
+                SELECT l.wake_at FROM job_live AS l
+                WHERE l.seq = e.seq AND l.version = e.version AND l.state = 5)) END AS due,
+           CASE WHEN e.to_state = 4 THEN d.retry_count WHEN e.to_state >= 5 THEN (
+                SELECT count(*) FROM job_event AS b WHERE b.seq = e.seq AND b.version < e.version
+                AND b.reason = 10 AND b.version > coalesce((
+                    SELECT max(m.version) FROM job_event AS m WHERE m.seq = e.seq
+                    AND m.version < e.version AND m.reason = 17), 0))::int END AS retries,
+           r.seq, CASE WHEN e.version = 1 THEN r.type END AS type,
+           CASE WHEN e.version = 1 THEN r.payload END AS payload, r.priority, r.max_retries,
+           r.created_at, r.ttl, r.timeout, r.run_at, CASE WHEN e.version = 1 THEN r.key END AS key,
+           CASE WHEN e.version = 1 AND r.key IS NOT NULL THEN (
+                SELECT expires_at FROM job_key AS j
+                WHERE j.queue = r.queue AND j.key = r.key AND j.id = r.id
+                  AND j.expires_at > coalesce($4::float8,
+                                              extract(epoch FROM clock_timestamp())::float8)
+           ) END AS key_expires_at,
+           CASE WHEN e.version = 1 THEN r.labels::text END AS labels,
+           CASE WHEN e.to_state = 4 THEN d.result END AS result, d.cancel,
+           sum(300 + coalesce(octet_length(e.detail), 0)
+               + CASE WHEN e.version = 1 THEN octet_length(r.payload) ELSE 0 END
+               + coalesce(octet_length(d.result), 0)) OVER (ORDER BY k.n) AS size
+    FROM unnest($1::text::bigint[], $2::text::int[]) WITH ORDINALITY AS k(seq, version, n)
+    JOIN job_event AS e ON e.seq = k.seq AND e.version = k.version
+    JOIN job_record AS r ON r.seq = k.seq
+    LEFT JOIN job_ended AS d ON e.to_state IN (4, 6) AND d.seq = k.seq AND d.version = k.version
+) AS x WHERE n = 1 OR size <= $3::bigint ORDER BY n
+
+-- name: outbox
+SELECT number, kind, at, body FROM outbox WHERE number = ANY ($1::bigint[])
+
+-- name: put_queue
+-- To the outbox, if there is a stream. $1 kind, $2 now, $3 body
+INSERT INTO outbox (xid, seq, version, kind, at, body)
+SELECT pg_current_xact_id()::text::bigint, 0, 0, $1::smallint,
+       coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8), $3::text
+WHERE EXISTS (SELECT FROM stream)
+
+-- name: mark
+SELECT position FROM stream
+
+-- name: begin_stream
+INSERT INTO stream (position, since, since_open, until, until_open, seq, version)
+VALUES ('0', 0, '{}', 0, '{}', 0, 0)
+
+-- name: flags_to_outbox
+INSERT INTO outbox (xid, seq, version, kind, at, body)
+SELECT pg_current_xact_id()::text::bigint, l.seq, l.version, 4,
+       coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8),
+       json_build_object('job_id', l.id, 'queue', q.name, 'version', l.version)::text
+FROM job_live AS l JOIN queues AS q ON q.id = l.queue WHERE l.state = 3 AND l.cancel
+
+-- name: move_mark
+UPDATE stream SET position = $1, since = $2, since_open = $3::bigint[], until = $4,
+                  until_open = $5::bigint[], seq = $6, version = $7, refused = refused + $8,
+                  moved_at = clock_timestamp()
+
+-- name: empty_outbox
+-- What the stream has got: all that had been committed at some moment.
+DELETE FROM outbox WHERE xid < $1::bigint AND xid <> ALL ($2::bigint[])
+
+-- name: behind
+-- How much is not in the stream, as far as counting goes, and since when.
+SELECT count(*), min(at), coalesce($8::float8, extract(epoch FROM clock_timestamp())::float8) FROM (
+    SELECT at FROM (
+        SELECT seq, version, 0::bigint AS number, at FROM job_event WHERE {between}
+        UNION ALL SELECT seq, version, 0, at FROM job_event WHERE {later}
+        UNION ALL SELECT seq, version, number, at FROM outbox WHERE {between}
+        UNION ALL SELECT seq, version, number, at FROM outbox WHERE {later}) AS k
+    WHERE (seq, version, number) > ($5::bigint, $6::int, $7::bigint)
+    LIMIT 100000) AS b
+
+-- name: in_stream_already
+-- An event e that the stream s has got: a fragment.
+e.xid < s.since AND e.xid <> ALL (s.since_open) OR e.xid < s.until
+    AND e.xid <> ALL (s.until_open) AND (e.seq, e.version) <= (s.seq, s.version)
+
+-- name: in_stream
+-- Of the jobs $1, those that a stream has got all events of; all, where there is none.
+SELECT seq FROM unnest($1::bigint[]) AS j(seq) WHERE NOT EXISTS (
+    SELECT FROM stream AS s JOIN job_event AS e ON e.seq = j.seq
+    WHERE NOT ({in_stream_already}))
 
 -- name: remove
 -- Jobs that ended, with their history. Inside a transaction that says that it is retention.
+-- $2 their keys are free again, $3 now
 WITH x AS (
     DELETE FROM job_event WHERE seq = ANY ($1::bigint[])
 ), r AS (
     DELETE FROM job_record WHERE seq = ANY ($1::bigint[])
 ), e AS (
-    DELETE FROM job_ended WHERE seq = ANY ($1::bigint[]) RETURNING queue, state
+    DELETE FROM job_ended WHERE seq = ANY ($1::bigint[]) RETURNING seq, queue, state, version
+), o AS (
+    INSERT INTO outbox (xid, seq, version, kind, at, body)
+    SELECT pg_current_xact_id()::text::bigint, e.seq, e.version, 5,
+           coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8),
+           json_build_object('job_id', j.id, 'queue', q.name, 'version', e.version,
+                             'key_freed', $2::boolean)::text
+    FROM e JOIN job_record AS j ON j.seq = e.seq JOIN queues AS q ON q.id = e.queue
+    WHERE EXISTS (SELECT FROM stream)
 )
 INSERT INTO queue_tally (queue, done, dead_lettered)
 SELECT queue, -count(*) FILTER (WHERE state = 4), -count(*) FILTER (WHERE state = 6)
 FROM e GROUP BY queue
 
 -- name: old_done
--- $1 is a time by the caller's clock, which shows $3 now (NULL: it is ours).
-SELECT seq FROM job_ended WHERE state = 4 AND completed_at < (
+-- $1 is a time by the caller's clock, which shows $3 now (NULL: it is ours). What a stream has not
+-- got yet stays.
+SELECT seq FROM job_ended AS d WHERE state = 4 AND completed_at < (
     SELECT $1::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
-ORDER BY completed_at LIMIT $2 FOR UPDATE SKIP LOCKED
+AND NOT EXISTS (
+    SELECT FROM stream AS s JOIN job_event AS e ON e.seq = d.seq
+    WHERE NOT ({in_stream_already}))
+ORDER BY completed_at LIMIT $2 FOR UPDATE OF d SKIP LOCKED
 
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.
@@ -594,7 +733,7 @@ WHERE q.deleted
 RETURNING extract(epoch FROM created_at)::float8
 
 -- name: pause_queue
-UPDATE queues SET paused = $2 WHERE name = $1 AND NOT deleted RETURNING id
+UPDATE queues SET paused = $2 WHERE name = $1 AND NOT deleted AND paused <> $2 RETURNING id
 
 -- name: lock_queue
 SELECT id FROM queues WHERE name = $1 AND NOT deleted FOR UPDATE

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.job import Queue, QueueStats
 from jobqueue.core.store import Change
+from jobqueue.core.stream import QueueChange
+from jobqueue.stores.outbox_rows import queue_body
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.board import Board
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.notices import Speaker
 from jobqueue.stores.postgres.statements import SQL
+
+CREATED, CHANGED, DELETED = map(int, QueueChange)
 
 
 class Queues:
@@ -30,12 +35,16 @@ class Queues:
         now = self._database.now()
 
         async def work(db: Any) -> float | None:
-            at: float | None = await db.fetchval(
-                SQL["create_queue"],
-                queue.name, queue.max_retries, queue.ttl, queue.timeout, queue.capacity,
-                queue.retry_profile, weights, queue.paused, now,
-            )  # fmt: skip
-            return at
+            async with db.transaction():
+                at: float | None = await db.fetchval(
+                    SQL["create_queue"],
+                    queue.name, queue.max_retries, queue.ttl, queue.timeout, queue.capacity,
+                    queue.retry_profile, weights, queue.paused, now,
+                )  # fmt: skip
+                if at is not None:
+                    made = replace(queue, created_at=at)
+                    await db.execute(SQL["put_queue"], CREATED, at, queue_body(made))
+                return at
 
         at = await self._database.writing.write("create_queue", work)
         if at is None:
@@ -47,8 +56,15 @@ class Queues:
     async def pause(self, name: str, paused: bool) -> bool:
         """See ``Store.pause_queue``."""
 
+        now = self._database.now()
+
         async def work(db: Any) -> bool:
-            return await db.fetchval(SQL["pause_queue"], name, paused) is not None
+            async with db.transaction():
+                changed = await db.fetchval(SQL["pause_queue"], name, paused) is not None
+                found = await reads.stats(db, name)
+                if changed:
+                    await db.execute(SQL["put_queue"], CHANGED, now, queue_body(found[0].queue))
+                return bool(found)
 
         done = await self._database.writing.write("pause_queue", work, again=work)
         self._changed()
@@ -57,6 +73,8 @@ class Queues:
     async def delete(self, name: str) -> int | None:
         """See ``Store.delete_queue``."""
 
+        now = self._database.now()
+
         async def work(db: Any) -> int | None:
             async with db.transaction():
                 queue = await db.fetchval(SQL["lock_queue"], name)  # submits wait from here on
@@ -64,6 +82,8 @@ class Queues:
                     return None
                 left: int = await db.fetchval(SQL["count_unfinished"], queue)
                 if not left:
+                    (found,) = await reads.stats(db, name)
+                    await db.execute(SQL["put_queue"], DELETED, now, queue_body(found.queue))
                     await db.execute("UPDATE queues SET deleted = true WHERE id = $1", queue)
                 return left
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Term
+from jobqueue.core.stream import unpublished
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.leadership import Leadership
@@ -36,12 +37,14 @@ class Removal:
                 if row is None:
                     live = await db.fetchval("SELECT state FROM job_live WHERE seq = $1", seq)
                     return None if live is None else STATES[live]
+                if not await db.fetch(SQL["in_stream"], [seq]):
+                    raise unpublished(job_id)
                 state, queue, key = row
                 await db.execute(
                     "DELETE FROM job_key WHERE queue = $1 AND key = $2 AND id = $3",
                     queue, key, job_id,
                 )  # fmt: skip
-                await _remove(db, [seq])
+                await self._remove(db, [seq], key_freed=True)
                 return STATES[state]
 
         return await self._database.writing.write("delete_job", work)
@@ -55,12 +58,11 @@ class Removal:
                 await self._leadership.check(db, term)
                 rows = await db.fetch(SQL["old_done"], completed_before, limit, database.here())
                 if rows:
-                    await _remove(db, [row[0] for row in rows])
+                    await self._remove(db, [row[0] for row in rows], key_freed=False)
                 return len(rows)
 
         return await database.writing.write("prune_done", work, again=work)
 
-
-async def _remove(db: Any, seqs: list[int]) -> None:
-    await db.execute("SET LOCAL jobqueue.retention = 'on'")
-    await db.execute(SQL["remove"], seqs)
+    async def _remove(self, db: Any, seqs: list[int], *, key_freed: bool) -> None:
+        await db.execute("SET LOCAL jobqueue.retention = 'on'")
+        await db.execute(SQL["remove"], seqs, key_freed, self._database.now())

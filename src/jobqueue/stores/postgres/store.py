@@ -37,11 +37,13 @@ from jobqueue.core.store import (
     Change,
     Claim,
     JobFilter,
+    Lag,
     Overdue,
     Rules,
     Submission,
     Term,
 )
+from jobqueue.core.stream import Changes
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.board import Board
 from jobqueue.stores.postgres.by_time import list_by_time
@@ -58,6 +60,7 @@ from jobqueue.stores.postgres.notices import Listener, Speaker
 from jobqueue.stores.postgres.queues import Queues
 from jobqueue.stores.postgres.removal import Removal
 from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.streaming import Streaming
 from jobqueue.stores.postgres.sweeping import Sweeping
 from jobqueue.stores.postgres.worker_names import WorkerNames
 from jobqueue.stores.postgres.workers import Workers
@@ -116,6 +119,7 @@ class PostgresStore:
         self._removal = Removal(database, self._leadership)
         self._queues = Queues(database, board, heads, speaker)
         self._workers = Workers(database, names, holding, self._leadership, speaker, rules)
+        self._streaming = Streaming(database, self._leadership)
         self._opened = False
         self.durable = True
 
@@ -274,6 +278,28 @@ class PostgresStore:
     async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
         """See ``Store.prune_done``."""
         return await self._removal.prune_done(completed_before, limit, term)
+
+    # -- the event stream ------------------------------------------------------------------
+
+    async def begin_stream(self, term: Term) -> int:
+        """See ``Store.begin_stream``."""
+        return await self._streaming.begin(term)
+
+    async def end_stream(self, term: Term) -> None:
+        """See ``Store.end_stream``."""
+        await self._streaming.end(term)
+
+    async def changes_after(self, position: int, limit: int, size: int) -> Changes:
+        """See ``Store.changes_after``."""
+        return await self._streaming.changes_after(position, limit, size)
+
+    async def move_mark(self, position: int, term: Term, refused: int = 0) -> None:
+        """See ``Store.move_mark``."""
+        await self._streaming.move_mark(position, term, refused)
+
+    async def stream_lag(self) -> Lag | None:
+        """See ``Store.stream_lag``."""
+        return await self._streaming.lag()
 
     # -- queues ----------------------------------------------------------------------------
 

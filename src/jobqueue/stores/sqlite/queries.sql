@@ -28,7 +28,8 @@ INSERT INTO live (seq, queue, prio, ready, state, version, attempt, retry_count,
 VALUES {rows}
 
 -- name: insert_events
-INSERT INTO event (seq, version, from_state, to_state, reason, at, attempt, worker, detail)
+INSERT INTO event (seq, version, from_state, to_state, reason, at, attempt, worker, detail,
+                   started_at, due)
 VALUES {rows}
 
 -- name: claimable_queues
@@ -178,8 +179,84 @@ FROM event AS e CROSS JOIN rec AS r ON r.seq = e.seq JOIN queue AS q ON q.id = r
 WHERE e.position > ? ORDER BY e.position LIMIT ?
 
 -- name: old_done
+-- What the stream has not got yet stays.
 SELECT seq, queue FROM rec INDEXED BY rec_done
-WHERE state = 4 AND completed_at < ? ORDER BY completed_at LIMIT ?
+WHERE state = 4 AND completed_at < ?
+  AND (NOT EXISTS (SELECT 1 FROM stream WHERE id = 1)
+       OR (SELECT max(position) FROM event WHERE event.seq = rec.seq)
+          <= (SELECT event FROM stream WHERE id = 1))
+ORDER BY completed_at LIMIT ?
+
+-- name: passed
+SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM stream WHERE id = 1)
+    OR (SELECT max(position) FROM event WHERE seq = ?) <= (SELECT event FROM stream WHERE id = 1)
+
+-- name: changes
+-- Events with all that a rebuild of their jobs needs. ?1 position, ?2 limit, ?3 now
+SELECT e.position, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker,
+       e.detail, q.name,
+       CASE WHEN e.to_state = 5 THEN e.started_at
+            WHEN e.to_state IN (4, 6) AND r.version = e.version THEN r.started_at END,
+       CASE WHEN e.to_state = 5 THEN coalesce(e.due, (
+            SELECT l.due FROM live AS l WHERE l.seq = e.seq AND l.version = e.version)) END,
+       CASE WHEN e.to_state IN (4, 5, 6) THEN (
+            SELECT count(*) FROM event AS b WHERE b.seq = e.seq AND b.version < e.version
+            AND b.reason = 'RETRY_DUE' AND b.version > coalesce((
+                SELECT max(m.version) FROM event AS m WHERE m.seq = e.seq
+                AND m.version < e.version AND m.reason = 'MANUAL_RETRY'), 0)) END,
+       r.seq, r.type, CASE WHEN e.version = 1 THEN r.payload END, r.priority, r.max_retries,
+       r.created_at, r.ttl, r.timeout, e.due, r.key,
+       CASE WHEN e.version = 1 AND r.key IS NOT NULL THEN (
+            SELECT k.expires_at FROM idempotency AS k
+            WHERE k.queue = r.queue AND k.key = r.key AND k.seq = r.seq AND k.expires_at > ?3) END,
+       CASE WHEN e.version = 1 THEN r.labels END,
+       CASE WHEN e.to_state = 4 THEN r.result END,
+       CASE WHEN e.to_state = 6 AND r.version = e.version THEN r.cancel ELSE 0 END
+FROM event AS e CROSS JOIN rec AS r ON r.seq = e.seq JOIN queue AS q ON q.id = r.queue
+WHERE e.position > ?1 ORDER BY e.position LIMIT ?2
+
+-- name: outbox_after
+SELECT after, number, kind, at, body FROM outbox
+WHERE after > ?1 OR after = ?1 AND number > ?2 ORDER BY number LIMIT ?3
+
+-- name: put_outbox
+-- Only where there is a stream. ?1 kind, ?2 now, ?3 body
+INSERT INTO outbox (after, kind, at, body)
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), ?1, ?2, ?3
+WHERE EXISTS (SELECT 1 FROM stream WHERE id = 1)
+
+-- name: job_uuid
+-- A fragment: an id as people write it.
+lower(substr(hex(r.id), 1, 8) || '-' || substr(hex(r.id), 9, 4) || '-' ||
+      substr(hex(r.id), 13, 4) || '-' || substr(hex(r.id), 17, 4) || '-' || substr(hex(r.id), 21))
+
+-- name: put_cancel
+INSERT INTO outbox (after, kind, at, body)
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), 4, ?1,
+       json_object('job_id', {job_uuid}, 'queue', q.name, 'version', l.version)
+FROM live AS l JOIN rec AS r ON r.seq = l.seq JOIN queue AS q ON q.id = r.queue
+WHERE l.seq = ?2 AND EXISTS (SELECT 1 FROM stream WHERE id = 1)
+
+-- name: flags_to_outbox
+INSERT INTO outbox (after, kind, at, body)
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), 4, ?1,
+       json_object('job_id', {job_uuid}, 'queue', q.name, 'version', l.version)
+FROM live AS l JOIN rec AS r ON r.seq = l.seq JOIN queue AS q ON q.id = r.queue
+WHERE l.state = 3 AND l.cancel = 1
+
+-- name: put_deleted
+INSERT INTO outbox (after, kind, at, body)
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), 5, ?1,
+       json_object('job_id', {job_uuid}, 'queue', q.name, 'version', r.version,
+                   'key_freed', json(?2))
+FROM rec AS r JOIN queue AS q ON q.id = r.queue
+WHERE r.seq = ?3 AND EXISTS (SELECT 1 FROM stream WHERE id = 1)
+
+-- name: events_behind
+SELECT count(*), min(at) FROM (SELECT at FROM event WHERE position > ? LIMIT 100000)
+
+-- name: entries_behind
+SELECT count(*), min(at) FROM outbox WHERE after > ?1 OR after = ?1 AND number > ?2
 
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.

@@ -11,12 +11,13 @@ import concurrent.futures
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import overdue
-from jobqueue.core.errors import Unavailable
+from jobqueue.core.errors import Conflict, Unavailable
 from jobqueue.core.ids import id_to_bytes
 from jobqueue.core.job import (
     Assignment,
@@ -41,14 +42,16 @@ from jobqueue.core.store import (
     Change,
     Claim,
     JobFilter,
+    Lag,
     Overdue,
     Rules,
     Submission,
     Term,
     TermEnded,
 )
+from jobqueue.core.stream import Changes, QueueChange, unpublished
 from jobqueue.stores.rows import held_row
-from jobqueue.stores.sqlite import leadership, reads, writes
+from jobqueue.stores.sqlite import leadership, outbox, reads, writes
 from jobqueue.stores.sqlite.by_time import list_by_time
 from jobqueue.stores.sqlite.connection import BUSY_TIMEOUT, connect, prepare
 from jobqueue.stores.sqlite.statements import SQL
@@ -223,9 +226,14 @@ class SqliteStore:
         """See ``Store.request_cancel``."""
 
         def work(db: sqlite3.Connection) -> Held | None:
+            flagged = db.execute(
+                "SELECT 1 FROM live WHERE seq = ? AND cancel = 1", (seq,)
+            ).fetchone()
             rows = db.execute(SQL["request_cancel"], (seq,)).fetchall()
             if rows:
                 leadership.tell(db)
+                if flagged is None:
+                    outbox.put_cancel(db, seq, self._clock.now())
             return held_row(rows[0]) if rows else None
 
         return await self._write("request_cancel", work)
@@ -290,20 +298,25 @@ class SqliteStore:
     async def delete_job(self, job_id: str) -> State | None:
         """See ``Store.delete_job``."""
 
-        def work(db: sqlite3.Connection) -> State | None:
+        def work(db: sqlite3.Connection) -> State | Conflict | None:
             job = reads.get(db, job_id)
             if job is None:
                 return None
             if job.state in TERMINAL:
+                if not outbox.passed(db, job.seq):
+                    return unpublished(job_id)
                 queue = db.execute(
                     "SELECT queue FROM rec WHERE id = ?", (id_to_bytes(job_id),)
                 ).fetchone()[0]
                 db.execute("DELETE FROM idempotency WHERE queue = ? AND key = ? AND seq = ?",
                            (queue, job.key, job.seq))  # fmt: skip
-                self._remove(db, [(job.seq, queue)], job.state)
+                self._remove(db, [(job.seq, queue)], job.state, key_freed=True)
             return job.state
 
-        return await self._write("delete_job", work)
+        found = await self._write("delete_job", work)
+        if isinstance(found, Conflict):
+            raise found
+        return found
 
     async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
         """See ``Store.prune_done``."""
@@ -312,7 +325,7 @@ class SqliteStore:
             if not leadership.stands(db, term, self._clock.now()):
                 return None
             rows = db.execute(SQL["old_done"], (completed_before, limit)).fetchall()
-            self._remove(db, rows, State.DONE)
+            self._remove(db, rows, State.DONE, key_freed=False)
             return len(rows)
 
         removed = await self._write("prune_done", work)
@@ -320,15 +333,63 @@ class SqliteStore:
             raise TermEnded
         return removed
 
-    @staticmethod
-    def _remove(db: sqlite3.Connection, rows: Sequence[tuple[int, int]], state: State) -> None:
+    def _remove(
+        self,
+        db: sqlite3.Connection,
+        rows: Sequence[tuple[int, int]],
+        state: State,
+        *,
+        key_freed: bool,
+    ) -> None:
         seqs = [(seq,) for seq, _ in rows]
+        outbox.put_deleted(db, seqs, self._clock.now(), key_freed=key_freed)
         db.executemany("DELETE FROM event WHERE seq = ?", seqs)
         db.executemany("DELETE FROM rec WHERE seq = ?", seqs)
         tally = writes.Tally()
         for _, queue in rows:
             tally.enter(queue, state, None)
         tally.write(db)
+
+    # -- the event stream ------------------------------------------------------------------
+
+    async def begin_stream(self, term: Term) -> int:
+        """See ``Store.begin_stream``. Looks first: a mark is made once."""
+        there = await self._read("stream_mark", outbox.mark)
+        return await self._under(
+            term, "begin_stream", lambda db: outbox.begin(db, self._clock.now()), there
+        )
+
+    async def end_stream(self, term: Term) -> None:
+        """See ``Store.end_stream``."""
+        await self._under(term, "end_stream", outbox.end)
+
+    async def changes_after(self, position: int, limit: int, size: int) -> Changes:
+        """See ``Store.changes_after``."""
+        now = self._clock.now()
+        return await self._read(
+            "changes_after", lambda db: outbox.changes_after(db, position, limit, size, now)
+        )
+
+    async def move_mark(self, position: int, term: Term, refused: int = 0) -> None:
+        """See ``Store.move_mark``."""
+        await self._under(term, "move_mark", lambda db: outbox.move(db, position, refused))
+
+    async def stream_lag(self) -> Lag | None:
+        """See ``Store.stream_lag``."""
+        return await self._read("stream_lag", lambda db: outbox.lag(db, self._clock.now()))
+
+    async def _under(self, term: Term, name: str, change: Work[T], there: T | None = None) -> T:
+        """Write under a term, unless what is wanted is there already."""
+
+        def work(db: sqlite3.Connection) -> tuple[T] | None:
+            if not leadership.stands(db, term, self._clock.now()):
+                return None
+            return (change(db),) if there is None else (there,)
+
+        done = await (self._write(name, work) if there is None else self._read(name, work))
+        if done is None:
+            raise TermEnded
+        return done[0]
 
     # -- queues ----------------------------------------------------------------------------
 
@@ -343,16 +404,24 @@ class SqliteStore:
                 (queue.name, queue.max_retries, queue.ttl, queue.timeout, queue.capacity,
                  queue.retry_profile, weights, int(queue.paused), queue.created_at),
             )  # fmt: skip
+            if cursor.rowcount == 1:
+                outbox.put_queue(db, QueueChange.CREATED, queue, queue.created_at)
             return cursor.rowcount == 1
 
         return await self._write("create_queue", work)
 
     async def pause_queue(self, name: str, paused: bool) -> bool:
         """See ``Store.pause_queue``."""
-        sql = "UPDATE queue SET paused = ? WHERE name = ? AND deleted = 0"
-        return await self._write(
-            "pause_queue", lambda db: db.execute(sql, (int(paused), name)).rowcount == 1
-        )
+
+        def work(db: sqlite3.Connection) -> bool:
+            found = reads.stats(db, name)
+            if found and found[0].queue.paused != paused:
+                db.execute("UPDATE queue SET paused = ? WHERE name = ?", (int(paused), name))
+                changed = replace(found[0].queue, paused=paused)
+                outbox.put_queue(db, QueueChange.CHANGED, changed, self._clock.now())
+            return bool(found)
+
+        return await self._write("pause_queue", work)
 
     async def delete_queue(self, name: str) -> int | None:
         """See ``Store.delete_queue``."""
@@ -363,6 +432,7 @@ class SqliteStore:
                 return None
             if not found[0].unfinished:
                 db.execute("UPDATE queue SET deleted = 1 WHERE name = ?", (name,))
+                outbox.put_queue(db, QueueChange.DELETED, found[0].queue, self._clock.now())
             return found[0].unfinished
 
         return await self._write("delete_queue", work)

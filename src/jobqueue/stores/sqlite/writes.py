@@ -133,7 +133,7 @@ def submit(
             (seq, queue.id, MAX_PRIORITY - spec.priority, ready, 1, 1, 0, 0, max_retries,
              timeout, run_at, expires_at, due, now, _SUBMITTED)
         )  # fmt: skip
-        events.append((seq, 1, None, 1, _SUBMITTED, now, 0, None, None))
+        events.append((seq, 1, None, 1, _SUBMITTED, now, 0, None, None, None, run_at))
         if spec.key is not None:
             expiry = now + rules.key_ttl
             connection.execute(
@@ -187,7 +187,9 @@ def claim(
              raw_id, kind, payload, labels, priority, created_at) = row  # fmt: skip
             lease = new_lease()
             updates.append((seq, lease, worker, due, now))
-            events.append((seq, version + 1, 1, 2, _ASSIGNED, now, attempt + 1, worker, None))
+            events.append(
+                (seq, version + 1, 1, 2, _ASSIGNED, now, attempt + 1, worker, None, None, None)
+            )
             assigned.append(
                 Assignment(
                     seq,
@@ -329,9 +331,14 @@ def _record_events(
         version += 1
         said = None if reason is Reason.STARTED else (detail or None)
         number = int(state)
+        started_at = due = None
+        if state is State.FAILED:
+            started_at = live.started_at
+            due = live.due if live.state is State.FAILED else None
         events.append(
-            (live.seq, version, here, number, reason.value, now, live.attempt, worker, said)
-        )
+            (live.seq, version, here, number, reason.value, now, live.attempt, worker, said,
+             started_at, due)
+        )  # fmt: skip
         here = number
 
 

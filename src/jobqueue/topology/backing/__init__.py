@@ -1,10 +1,11 @@
-"""Private PostgreSQL and Redis servers on this machine, as plain processes.
+"""Private PostgreSQL, Redis and Kafka servers on this machine, as plain processes.
 
 For `jq-ctl up`, tests and benchmarks, where nobody named a server. Each lives in a folder of its
 own, listens on a free port of 127.0.0.1, and never touches a server that the system runs. Only the
 standard library is needed, and calls block.
 """
 
+from jobqueue.topology.backing.kafka import PrivateKafka, find_kafka
 from jobqueue.topology.backing.postgres import PrivatePostgres, find_postgres
 from jobqueue.topology.backing.redis import PrivateRedis, find_redis
 from jobqueue.topology.backing.server import BackingFailed, NotInstalled, PrivateServer
@@ -12,9 +13,11 @@ from jobqueue.topology.backing.server import BackingFailed, NotInstalled, Privat
 __all__ = [
     "BackingFailed",
     "NotInstalled",
+    "PrivateKafka",
     "PrivatePostgres",
     "PrivateRedis",
     "PrivateServer",
+    "find_kafka",
     "find_postgres",
     "find_redis",
 ]

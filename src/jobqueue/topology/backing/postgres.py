@@ -6,12 +6,10 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from jobqueue.topology.backing.account import command_as
-from jobqueue.topology.backing.server import BackingFailed, Ending, NotInstalled, PrivateServer
+from jobqueue.topology.backing.server import Ending, NotInstalled, PrivateServer
 
 Mode = Literal["fast", "immediate"]
 
@@ -100,33 +98,14 @@ class PrivatePostgres(PrivateServer):
         return kept
 
     def _fill(self) -> None:
-        """Into a folder beside it first: an initdb that was interrupted leaves nothing to trust."""
-        if (self.data / "PG_VERSION").exists():
-            return
-        if any(self.data.iterdir()):
-            raise BackingFailed(f"{self.data} is neither empty nor a data folder of PostgreSQL")
-        scratch = self.folder / "data.new"
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
-        self._give_away(scratch)
-        command = [
-            str(self._programs() / "initdb"),
-            *("-D", str(scratch)),
-            *("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"),
-        ]
-        made = subprocess.run(
-            command_as(self._account(), command),
-            cwd=scratch,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
+        self._fill_by(
+            [
+                str(self._programs() / "initdb"),
+                *("-D", "."),
+                *("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"),
+            ],
+            filled=Path("PG_VERSION"),
         )
-        if made.returncode:
-            said = made.stdout.decode(errors="replace").strip()
-            raise BackingFailed(f"initdb for {self.data} failed:\n{said}")
-        scratch.rename(self.data)
 
     def _passes_soon(self, said: str) -> bool:
         """After its postmaster was killed, the other processes need a moment to notice."""

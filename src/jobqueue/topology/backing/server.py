@@ -33,6 +33,7 @@ KILL: Ending = [(signal.SIGKILL, 5.0)]
 
 _TAIL = 20  # lines of the log that a failure shows
 _PORT_TRIES = 5
+_FILLING = 120.0  # seconds
 _PORT_LINE = re.compile(r"^port\b[ =]+(\d+)$", re.MULTILINE)
 
 
@@ -253,6 +254,38 @@ class PrivateServer(ABC):
         folder.chmod(0o700)
         if runs_as := self._account():
             os.chown(folder, runs_as.uid, runs_as.gid, follow_symlinks=False)
+
+    def _fill_by(self, command: Sequence[str], filled: Path) -> None:
+        """Run a program that makes a data folder of its working directory.
+
+        That is a folder beside it first: a program that was interrupted leaves nothing to trust.
+        `filled` is a file that is there when it is done.
+        """
+        if (self.data / filled).exists():
+            return
+        if any(self.data.iterdir()):
+            raise BackingFailed(f"{self.data} is neither empty nor a data folder of {self.name}")
+        scratch = self.folder / "data.new"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        self._give_away(scratch)
+        try:
+            made = subprocess.run(
+                account.command_as(self._account(), command),
+                cwd=scratch,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=_FILLING,
+            )
+        except subprocess.TimeoutExpired:
+            raise BackingFailed(f"making {self.data} took more than {_FILLING:.0f} s") from None
+        if made.returncode:
+            said = made.stdout.decode(errors="replace").strip()
+            raise BackingFailed(f"making {self.data} for {self.name} failed:\n{said}")
+        scratch.rename(self.data)
 
     def _open_log(self) -> IO[bytes]:
         return os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")

@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
 from jobqueue.topology.backing import (
     NotInstalled,
+    PrivateKafka,
     PrivatePostgres,
     PrivateRedis,
     PrivateServer,
+    find_kafka,
     find_postgres,
     find_redis,
 )
@@ -32,14 +34,39 @@ class _Kind:
 
     title: str
     flag: str
-    schemes: tuple[str, ...]
+    schemes: tuple[str, ...]  # none: it has no URLs, and is named by its host and port
     port: int
-    package: str
+    how: str  # to get it
+
+    @property
+    def example(self) -> str:
+        """How one is named."""
+        return f"{self.schemes[0]}://..." if self.schemes else "HOST:PORT"
 
 
 _KINDS = {
-    "postgres": _Kind("PostgreSQL", "--postgres", ("postgresql", "postgres"), 5432, "postgresql"),
-    "redis": _Kind("Redis", "--redis", ("redis", "rediss"), 6379, "redis-server"),
+    "postgres": _Kind(
+        "PostgreSQL",
+        "--postgres",
+        ("postgresql", "postgres"),
+        5432,
+        "Debian, Ubuntu: apt-get install postgresql",
+    ),
+    "redis": _Kind(
+        "Redis",
+        "--redis",
+        ("redis", "rediss"),
+        6379,
+        "Debian, Ubuntu: apt-get install redis-server",
+    ),
+    "kafka": _Kind(
+        "Kafka",
+        "--kafka",
+        (),
+        9092,
+        "with Java 17, unpack a distribution and name its folder in KAFKA_HOME,"
+        " or in a checkout: scripts/services ensure kafka",
+    ),
 }
 
 
@@ -49,8 +76,13 @@ def check(services: tuple[Service, ...]) -> None:
         kind = _KINDS[service.name]
         if service.url is not None:
             _target(service.url, kind)
-        elif not (find_postgres() if service.name == "postgres" else find_redis()):
+        elif not _is_installed(service.name):
             raise NotFound(_missing(kind))
+
+
+def _is_installed(name: str) -> bool:
+    found = {"postgres": find_postgres, "redis": find_redis, "kafka": find_kafka}[name]()
+    return found is not None
 
 
 def create(service: Service, folder: Path, logs: Path, guard: Guard | None) -> ServiceUnit:
@@ -58,11 +90,12 @@ def create(service: Service, folder: Path, logs: Path, guard: Guard | None) -> S
     kind = _KINDS[service.name]
     if service.url is not None:
         return NamedService(service.name, service.url, kind)
-    server: PrivateServer
-    if service.name == "postgres":
-        server = PrivatePostgres(folder / service.name)
-    else:
-        server = PrivateRedis(folder / service.name)
+    servers: dict[str, type[PrivateServer]] = {
+        "postgres": PrivatePostgres,
+        "redis": PrivateRedis,
+        "kafka": PrivateKafka,
+    }
+    server = servers[service.name](folder / service.name)
     link = logs / f"{service.name}.log"
     if not link.is_symlink():
         link.symlink_to(server.log)
@@ -134,6 +167,8 @@ class PrivateService:
         """How the processes reach it."""
         if isinstance(self._server, PrivatePostgres):
             return self._server.dsn()
+        if isinstance(self._server, PrivateKafka):
+            return self._server.bootstrap
         assert isinstance(self._server, PrivateRedis)
         return self._server.url
 
@@ -201,6 +236,8 @@ def _is_unit(unit: ServiceUnit) -> Unit:
 
 
 def _target(url: str, kind: _Kind) -> tuple[str, int]:
+    if not kind.schemes:
+        return _first_of(url, kind)
     wanted = f"{kind.schemes[0]}://USER:PASSWORD@HOST:PORT/NAME"
     try:
         parts = urlsplit(url)
@@ -212,8 +249,26 @@ def _target(url: str, kind: _Kind) -> tuple[str, int]:
     return parts.hostname, port
 
 
+def _first_of(servers: str, kind: _Kind) -> tuple[str, int]:
+    """Of a list: a client asks that one for the others."""
+    targets = [_host_and_port(server.strip(), kind) for server in servers.split(",")]
+    return targets[0]
+
+
+def _host_and_port(server: str, kind: _Kind) -> tuple[str, int]:
+    wrong = InvalidArgument(kind.flag, "is not HOST:PORT, or several with commas between")
+    try:
+        parts = urlsplit(f"//{server}")
+        port = parts.port or kind.port
+    except ValueError:
+        raise wrong from None
+    if not parts.hostname or parts.netloc != server or "@" in server:
+        raise wrong
+    return parts.hostname, port
+
+
 def _missing(kind: _Kind) -> str:
     return (
-        f"{kind.title} is not installed: get it (Debian, Ubuntu: apt-get install {kind.package}),"
-        f" or name a running one with {kind.flag} {kind.schemes[0]}://..."
+        f"{kind.title} is not installed: get it ({kind.how}),"
+        f" or name a running one with {kind.flag} {kind.example}"
     )

@@ -14,7 +14,6 @@ from jobqueue.api.grpc.codec.values import (
     state_from,
 )
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, types_pb2
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import (
     DEFAULT_QUEUE,
@@ -24,6 +23,7 @@ from jobqueue.core.job import (
     SubmitResult,
     SubmitStatus,
 )
+from jobqueue.pb.jq.v1 import client_pb2, types_pb2
 
 _NONE = types_pb2.JOB_STATE_UNSPECIFIED
 

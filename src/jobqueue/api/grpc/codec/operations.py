@@ -11,7 +11,6 @@ from jobqueue.api.grpc.codec.values import (
     state_from,
     status_from,
 )
-from jobqueue.api.grpc.pb.jq.v1 import operator_pb2, types_pb2
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import (
     ComponentHealth,
@@ -22,6 +21,7 @@ from jobqueue.core.job import (
     Worker,
     WorkerInfo,
 )
+from jobqueue.pb.jq.v1 import operator_pb2, types_pb2
 
 _UNTOLD = Queue(name="")  # for an answer of a server that leaves something out
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from jobqueue.api.grpc.pb.jq.v1 import types_pb2 as pb
 from jobqueue.core.errors import Internal, InvalidArgument
 from jobqueue.core.job import WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.pb.jq.v1 import types_pb2 as pb
 
 _NANOS = 1_000_000_000
 # What a Timestamp can hold: the years 1 to 9999.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jobqueue.api.grpc.codec.values import MAX_INT63, STATUS_TO_PB, status_from
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
 from jobqueue.core.job import Assignment, Pulse, Transition
 from jobqueue.core.lifecycle import REPORTABLE, Move
+from jobqueue.pb.jq.v1 import worker_pb2
 
 _KINDS = {
     Move.START: worker_pb2.REPORT_KIND_STARTED,

@@ -23,7 +23,6 @@ from jobqueue.api.grpc.codec.operations import (
 from jobqueue.api.grpc.codec.values import STATE_TO_PB, state_from
 from jobqueue.api.grpc.codec.work import pulse_from_pb
 from jobqueue.api.grpc.errors import from_rpc_error
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
 from jobqueue.api.grpc.remote.link import RemoteLink, beat_request
 from jobqueue.api.grpc.remote.servers import Servers
 from jobqueue.api.grpc.remote.submitter import Submitter
@@ -48,6 +47,7 @@ from jobqueue.core.job import (
     WorkerInfo,
 )
 from jobqueue.core.lifecycle import TERMINAL
+from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 2.0
 Request = TypeVar("Request")

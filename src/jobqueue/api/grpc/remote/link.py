@@ -16,7 +16,6 @@ from jobqueue.api.grpc.codec.operations import info_to_pb
 from jobqueue.api.grpc.codec.values import status_from
 from jobqueue.api.grpc.codec.work import assignment_from_pb, pulse_from_pb, report_to_pb
 from jobqueue.api.grpc.errors import error_from_pb, from_rpc_error
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2 as pb
 from jobqueue.api.grpc.remote.credits import Credits
 from jobqueue.api.grpc.remote.servers import Servers
 from jobqueue.api.grpc.remote.wiring import Wiring
@@ -31,6 +30,7 @@ from jobqueue.core.errors import (
     Unavailable,
 )
 from jobqueue.core.job import Pulse, Transition, WorkerInfo, WorkerStatus
+from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
 

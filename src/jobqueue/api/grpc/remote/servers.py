@@ -14,7 +14,6 @@ from typing import TypeVar
 import grpc.aio
 
 from jobqueue.api.grpc.channel import Dialer
-from jobqueue.api.grpc.pb.jq.v1 import worker_pb2
 from jobqueue.api.grpc.remote.wiring import Wiring
 from jobqueue.core.errors import (
     DeadlineExceeded,
@@ -22,6 +21,7 @@ from jobqueue.core.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from jobqueue.pb.jq.v1 import worker_pb2
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")

@@ -18,8 +18,6 @@ import grpc.aio
 from jobqueue.api.grpc.channel import BATCH_BYTES, BATCH_ITEMS
 from jobqueue.api.grpc.codec.jobs import result_from_pb, spec_to_pb
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb, from_rpc_error
-from jobqueue.api.grpc.pb.jq.v1 import client_pb2 as pb
-from jobqueue.api.grpc.pb.jq.v1 import types_pb2
 from jobqueue.api.grpc.remote.servers import Servers
 from jobqueue.api.grpc.remote.wiring import Wiring
 from jobqueue.core.errors import (
@@ -31,6 +29,8 @@ from jobqueue.core.errors import (
     Unavailable,
 )
 from jobqueue.core.job import JobSpec, SubmitResult
+from jobqueue.pb.jq.v1 import client_pb2 as pb
+from jobqueue.pb.jq.v1 import types_pb2
 
 MAX_IN_FLIGHT = 3
 # A larger spec goes by a call of its own: if the server refuses its size, it refuses only that.

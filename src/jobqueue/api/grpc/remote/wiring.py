@@ -12,13 +12,13 @@ import grpc.aio
 
 from jobqueue.api.grpc.channel import STREAM_OPEN, Dialer
 from jobqueue.api.grpc.errors import from_rpc_error, from_status
-from jobqueue.api.grpc.pb.jq.v1 import (
+from jobqueue.core.errors import Unavailable
+from jobqueue.pb.jq.v1 import (
     client_pb2_grpc,
     operator_pb2_grpc,
     worker_pb2,
     worker_pb2_grpc,
 )
-from jobqueue.core.errors import Unavailable
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobqueue.api.grpc.door import certificate_name
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as internal
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
 from jobqueue.core.errors import InvalidArgument, PermissionDenied
+from jobqueue.pb import taskqueue_internal_pb2 as internal
+from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.services.model import Actor, Status
 
 CALLER = "tq-caller"

@@ -7,10 +7,10 @@ import enum
 from collections.abc import Mapping
 from typing import TypeVar
 
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as internal
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
 from jobqueue.core.errors import Internal, InvalidArgument
 from jobqueue.core.ids import parse_job_id
+from jobqueue.pb import taskqueue_internal_pb2 as internal
+from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.services.model import (
     Applied,
     Canceled,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from jobqueue.api.grpc.calls import Calls
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as pb
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2_grpc as pb_grpc
 from jobqueue.api.grpc.taskqueue.answering import served
 from jobqueue.api.grpc.taskqueue.callers import RESCUE, Call
 from jobqueue.core.ids import parse_job_id
+from jobqueue.pb import taskqueue_internal_pb2 as pb
+from jobqueue.pb import taskqueue_internal_pb2_grpc as pb_grpc
 from jobqueue.services.protocols import Queue
 from jobqueue.services.requests import check_worker_id
 

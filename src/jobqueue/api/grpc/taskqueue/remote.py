@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2 as pb
-from jobqueue.api.grpc.pb import taskqueue_internal_pb2_grpc as pb_grpc
 from jobqueue.api.grpc.taskqueue import codec
 from jobqueue.api.grpc.taskqueue.callers import RESCUE
 from jobqueue.api.grpc.taskqueue.peer import Peer
+from jobqueue.pb import taskqueue_internal_pb2 as pb
+from jobqueue.pb import taskqueue_internal_pb2_grpc as pb_grpc
 from jobqueue.services.model import (
     Applied,
     Created,

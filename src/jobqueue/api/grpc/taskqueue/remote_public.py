@@ -7,12 +7,12 @@ from typing import TypeVar
 import grpc.aio
 
 from jobqueue.access.tls import Credentials
-from jobqueue.api.grpc.pb import taskqueue_public_pb2 as pb
-from jobqueue.api.grpc.pb import taskqueue_public_pb2_grpc as pb_grpc
 from jobqueue.api.grpc.taskqueue import codec
 from jobqueue.api.grpc.taskqueue.line import Line
 from jobqueue.core.deadline import remaining
 from jobqueue.core.errors import DeadlineExceeded
+from jobqueue.pb import taskqueue_public_pb2 as pb
+from jobqueue.pb import taskqueue_public_pb2_grpc as pb_grpc
 from jobqueue.services.model import Canceled, Envelope, Listing, Page, Record, Spec, Submitted
 
 # The document's deadlines, in seconds.

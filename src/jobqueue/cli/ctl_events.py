@@ -1,0 +1,104 @@
+"""``jq-ctl events``: read the event stream."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from jobqueue import config
+from jobqueue.cli.display import NONE, local_time
+from jobqueue.cli.documents import Document, event_document, rfc3339
+from jobqueue.cli.program import clean, examples
+from jobqueue.cli.session import OutputOption, session
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.ids import parse_job_id
+from jobqueue.core.stream import CancelRequested, JobDeleted, JobEvent, StreamItem
+from jobqueue.topology import stream
+
+app = typer.Typer(help="Read the event stream in Kafka.", no_args_is_help=True)
+_ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
+JobRecord = JobEvent | CancelRequested | JobDeleted
+
+
+@app.command(epilog=examples(
+    "jq-ctl events tail --bootstrap localhost:9092",
+    "jq-ctl events tail --queue mail --output json",
+    f"jq-ctl events tail --job {_ID} --from-beginning --no-follow",
+))  # fmt: skip
+def tail(
+    context: typer.Context,
+    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    job: Annotated[str | None, typer.Option(metavar="JOB_ID", help="Only this job.")] = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            help="Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the other"
+            " JQ_KAFKA_ variables say how to log in.",
+            show_default=False,
+        ),
+    ] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="What is there already, too.")
+    ] = False,
+    follow: Annotated[bool, typer.Option(help="Go on with what comes.")] = True,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="End after so many.", show_default=False)
+    ] = None,
+    output: OutputOption = None,
+) -> None:
+    """Show events as they are published. As JSON: one object on a line for each."""
+    chosen = session(context)
+    settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
+    if not settings.kafka.bootstrap:
+        raise InvalidArgument("--bootstrap", "name Kafka here or in JQ_KAFKA_BOOTSTRAP")
+    wanted = None if job is None else parse_job_id(job)
+    shown = 0
+    with stream.tail(settings, beginning=from_beginning) as records:
+        for item in records.records(follow=follow):
+            if not isinstance(item, JobRecord) or not _meant(item, queue, wanted):
+                continue
+            if chosen.json:
+                typer.echo(json.dumps(_document(item), ensure_ascii=False))
+            else:
+                typer.echo(clean(_line(item)))
+            shown += 1
+            if shown == count:
+                return
+
+
+def _meant(item: JobRecord, queue: str | None, job_id: str | None) -> bool:
+    about = item.event if isinstance(item, JobEvent) else item
+    return queue in (None, about.queue) and job_id in (None, about.job_id)
+
+
+def _document(item: JobRecord) -> Document:
+    if isinstance(item, JobEvent):
+        event = item.event
+        about = {"event_id": item.event_id, "job_id": event.job_id, "queue": event.queue}
+        return about | event_document(event)
+    what = "CANCEL_REQUESTED" if isinstance(item, CancelRequested) else "DELETED"
+    return {
+        "event_id": item.event_id,
+        "job_id": item.job_id,
+        "queue": item.queue,
+        "what": what,
+        "version": item.version,
+        "at": rfc3339(item.at),
+    }
+
+
+def _line(item: StreamItem) -> str:
+    if isinstance(item, JobEvent):
+        event = item.event
+        before = event.from_state.name if event.from_state else NONE
+        return "  ".join(
+            (local_time(event.at, precise=True), event.job_id, event.queue,
+             f"{before} → {event.to_state.name}", event.reason.value, event.worker_id or NONE,
+             event.detail)
+        ).rstrip()  # fmt: skip
+    assert isinstance(item, CancelRequested | JobDeleted)
+    what = "cancel requested" if isinstance(item, CancelRequested) else "deleted"
+    return "  ".join((local_time(item.at, precise=True), item.job_id, item.queue, what))

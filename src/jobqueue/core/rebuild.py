@@ -1,0 +1,229 @@
+"""A job from its events: pure, and the proof that the stream holds everything.
+
+What ``core/decide.py`` did to the job when the event was written is done again here, by the event
+alone. No clock and no random draw: times that depended on those are in the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from jobqueue.core.job import Event, Job, Queue
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.stream import (
+    CancelRequested,
+    Created,
+    JobDeleted,
+    JobEvent,
+    QueueChange,
+    QueueEvent,
+    StreamItem,
+)
+
+# A path that only passes through FAILED leaves the error of the attempt before.
+_PASSING = frozenset({Reason.HANDED_BACK, Reason.QUEUE_DELETED})
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """A job, its history, and what no answer shows of it."""
+
+    job: Job
+    history: list[Event]
+    deaths: int = 0  # workers that died under it, since it was last sent back by hand
+    key_expires_at: float | None = None
+
+
+@dataclass(slots=True)
+class Key:
+    """An idempotency key whose job is gone, and that is taken all the same."""
+
+    queue: str
+    key: str
+    job: Job  # as it was: its payload and type make the fingerprint
+    expires_at: float
+
+
+@dataclass(slots=True)
+class World:
+    """Everything that the stream tells of."""
+
+    jobs: dict[str, Rebuilt] = field(default_factory=dict)
+    queues: dict[str, Queue] = field(default_factory=dict)
+    keys: list[Key] = field(default_factory=list)
+    _deleted: set[str] = field(default_factory=set)
+
+    def add(self, item: StreamItem) -> bool:
+        """Take the next record; False: it was there already.
+
+        Raises LookupError when a job's records come with a gap.
+        """
+        if isinstance(item, QueueEvent):
+            return self._queue(item)
+        if isinstance(item, JobEvent):
+            if item.event.job_id in self._deleted:
+                return False
+            known = self.jobs.get(item.event.job_id)
+            if known is None:
+                self.jobs[item.event.job_id] = begin(item)
+                return True
+            return advance(known, item)
+        if isinstance(item, CancelRequested):
+            flagged = self.jobs.get(item.job_id)
+            return flagged is not None and flag(flagged, item)
+        return self._delete(item)
+
+    def _queue(self, item: QueueEvent) -> bool:
+        if item.change is QueueChange.DELETED:
+            return self.queues.pop(item.queue.name, None) is not None
+        self.queues[item.queue.name] = item.queue
+        return True
+
+    def _delete(self, item: JobDeleted) -> bool:
+        self._deleted.add(item.job_id)
+        gone = self.jobs.pop(item.job_id, None)
+        if gone is None:
+            return False
+        job = gone.job
+        if job.key is not None and gone.key_expires_at is not None and not item.key_freed:
+            self.keys.append(Key(job.queue, job.key, job, gone.key_expires_at))
+        return True
+
+
+def fold(items: Iterable[JobEvent | CancelRequested]) -> Rebuilt:
+    """One job from its own records, in their order. Repeated ones change nothing."""
+    rebuilt: Rebuilt | None = None
+    for item in items:
+        if rebuilt is None:
+            if isinstance(item, CancelRequested):
+                raise LookupError(f"job {item.job_id}: its first record is missing")
+            rebuilt = begin(item)
+        elif isinstance(item, CancelRequested):
+            flag(rebuilt, item)
+        else:
+            advance(rebuilt, item)
+    if rebuilt is None:
+        raise LookupError("a job without records")
+    return rebuilt
+
+
+def begin(item: JobEvent) -> Rebuilt:
+    """The job as it was accepted."""
+    event, created = item.event, item.created
+    if created is None or event.version != 1:
+        raise LookupError(f"job {event.job_id}: its first record is missing")
+    return Rebuilt(_accepted(event, created), [event], 0, created.key_expires_at)
+
+
+def _accepted(event: Event, created: Created) -> Job:
+    return Job(
+        id=event.job_id,
+        seq=created.seq,
+        queue=event.queue,
+        type=created.type,
+        payload=created.payload,
+        priority=created.priority,
+        max_retries=created.max_retries,
+        state=event.to_state,
+        version=event.version,
+        attempt=event.attempt,
+        retry_count=0,
+        created_at=created.created_at,
+        updated_at=event.at,
+        run_at=created.run_at,
+        expires_at=created.expires_at,
+        ttl=created.ttl,
+        timeout=created.timeout,
+        key=created.key,
+        labels=created.labels,
+        reason=event.reason,
+    )
+
+
+def flag(rebuilt: Rebuilt, item: CancelRequested) -> bool:
+    """A cancel was accepted while it ran; a repeated record comes when it has moved on."""
+    job = rebuilt.job
+    if job.version != item.version or job.state is not State.RUNNING or job.cancel_requested:
+        return False
+    job.cancel_requested = True
+    return True
+
+
+def advance(rebuilt: Rebuilt, item: JobEvent) -> bool:
+    """Do what the event says; False: it was done already."""
+    job, event = rebuilt.job, item.event
+    if event.version <= job.version:
+        return False
+    if event.version != job.version + 1:
+        raise LookupError(
+            f"job {job.id}: version {event.version} follows {job.version}; there is a gap"
+        )
+    before = job.state
+    job.state, job.version, job.attempt = event.to_state, event.version, event.attempt
+    job.reason, job.updated_at = event.reason, event.at
+    rebuilt.history.append(event)
+    _ENTER[event.to_state](rebuilt, item, before)
+    return True
+
+
+def _assigned(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
+    rebuilt.job.worker_id = item.event.worker_id
+
+
+def _running(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
+    job = rebuilt.job
+    job.started_at = item.event.at
+    job.expires_at = None  # the TTL ends at the first start
+
+
+def _failed(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
+    job, event = rebuilt.job, item.event
+    job.error = event.detail or job.error if event.reason in _PASSING else event.detail
+    if event.reason is Reason.WORKER_LOST and before is State.RUNNING:
+        rebuilt.deaths += 1
+    if item.failed is not None:
+        job.started_at = item.failed.started_at or job.started_at
+        job.next_retry_at = item.failed.next_retry_at
+
+
+def _pending(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
+    job = rebuilt.job
+    job.worker_id = None
+    job.next_retry_at = None
+    if item.event.reason is Reason.RETRY_DUE:
+        job.retry_count += 1
+    elif item.event.reason is Reason.MANUAL_RETRY:
+        job.retry_count = 0
+        job.cancel_requested = False
+        job.expires_at = job.run_at = job.completed_at = None
+        job.error = ""
+        rebuilt.deaths = 0
+
+
+def _done(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
+    job = rebuilt.job
+    job.completed_at = item.event.at
+    job.error = ""
+    if item.finished is not None:
+        job.result = item.finished.result
+        job.started_at = item.finished.started_at
+
+
+def _dead(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
+    job = rebuilt.job
+    job.completed_at = item.event.at
+    job.next_retry_at = job.expires_at = None
+    job.error = item.event.detail or job.error
+    if item.finished is not None and item.finished.cancel_requested:
+        job.cancel_requested = True  # of a job from before there was a stream
+
+
+_ENTER = {
+    State.PENDING: _pending,
+    State.ASSIGNED: _assigned,
+    State.RUNNING: _running,
+    State.FAILED: _failed,
+    State.DONE: _done,
+    State.DEAD_LETTERED: _dead,
+}

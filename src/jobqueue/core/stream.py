@@ -1,0 +1,177 @@
+"""What the event stream carries, and who runs it.
+
+A store gives its changes as these objects (``Store.changes_after``); together they are enough to
+rebuild every job, its history and the queues (``core/rebuild.py``).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jobqueue.core.errors import Conflict
+from jobqueue.core.job import ComponentHealth, Event, Queue
+from jobqueue.core.store import Store, Term
+
+
+@dataclass(slots=True, kw_only=True)
+class Created:
+    """A job as it was accepted: with the first event."""
+
+    seq: int
+    type: str
+    payload: bytes
+    priority: int
+    max_retries: int
+    created_at: float
+    ttl: float | None = None
+    timeout: float | None = None
+    run_at: float | None = None
+    expires_at: float | None = None
+    key: str | None = None
+    key_expires_at: float | None = None  # None: the key was free again when this was read
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Failed:
+    """What an event into FAILED knows beside its detail."""
+
+    retry_count: int
+    started_at: float | None = None
+    next_retry_at: float | None = None  # None: given up, or handed out again at once
+
+
+@dataclass(slots=True)
+class Finished:
+    """What an event into DONE or DEAD_LETTERED knows beside its detail."""
+
+    retry_count: int
+    started_at: float | None = None  # None: never started, or sent back by hand since
+    result: bytes | None = None
+    cancel_requested: bool = False
+
+
+@dataclass(slots=True)
+class JobEvent:
+    """A transition, with the part of the job that it wrote."""
+
+    event: Event
+    created: Created | None = None
+    failed: Failed | None = None
+    finished: Finished | None = None
+
+    @property
+    def event_id(self) -> str:
+        """Its identity: who reads it twice knows by this."""
+        return f"{self.event.job_id}:{self.event.version}"
+
+
+@dataclass(slots=True)
+class CancelRequested:
+    """A running job was flagged. No transition: the version is the one that it had."""
+
+    job_id: str
+    queue: str
+    version: int
+    at: float
+
+    @property
+    def event_id(self) -> str:
+        """Its identity."""
+        return f"{self.job_id}:{self.version}:cancel"
+
+
+@dataclass(slots=True)
+class JobDeleted:
+    """A job was removed with its history, and its key if an operator did it."""
+
+    job_id: str
+    queue: str
+    version: int  # its last
+    at: float
+    key_freed: bool
+
+    @property
+    def event_id(self) -> str:
+        """Its identity."""
+        return f"{self.job_id}:deleted"
+
+
+class QueueChange(enum.IntEnum):
+    """What happened to a queue. The number is what stores write."""
+
+    CREATED = 1
+    CHANGED = 2
+    DELETED = 3
+
+
+@dataclass(slots=True)
+class QueueEvent:
+    """A queue as it is after a change. The numbers of one queue's changes grow."""
+
+    change: QueueChange
+    queue: Queue
+    number: int
+    at: float
+
+    @property
+    def event_id(self) -> str:
+        """Its identity."""
+        return f"queue:{self.queue.name}:{self.number}"
+
+
+StreamItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
+
+
+@dataclass(slots=True)
+class Changes:
+    """A page of the stream, and the position after it."""
+
+    items: list[StreamItem]
+    position: int
+
+
+_OVERHEAD = 300  # bytes of a record beside payload and result, about
+
+
+def bytes_of(item: StreamItem) -> int:
+    """About how large it is."""
+    size = _OVERHEAD
+    if isinstance(item, JobEvent):
+        size += len(item.event.detail)
+        if item.created is not None:
+            size += len(item.created.payload)
+        if item.finished is not None and item.finished.result is not None:
+            size += len(item.finished.result)
+    return size
+
+
+def unpublished(job_id: str) -> Conflict:
+    """Why a job cannot be deleted yet."""
+    return Conflict(
+        f"job {job_id} has events that are not in the event stream yet; it can be deleted once"
+        " they are"
+    )
+
+
+class StreamRunner(Protocol):
+    """Publishes a store's changes while its server leads. The engine starts and stops it."""
+
+    def start(self, store: Store, term: Callable[[], Term | None]) -> None:
+        """Begin to publish whenever there is a term."""
+        ...
+
+    async def stop(self) -> None:
+        """Publish no more; returns in bounded time. What is left, the next one publishes."""
+        ...
+
+    def wake(self) -> None:
+        """Something was written."""
+        ...
+
+    async def health(self) -> ComponentHealth:
+        """Whether the stream is well. Jobs go on without it."""
+        ...

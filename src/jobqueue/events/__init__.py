@@ -1,0 +1,1 @@
+"""The event stream: everything that happens to jobs and queues, in Kafka."""

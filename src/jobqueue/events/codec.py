@@ -1,0 +1,217 @@
+"""Records of the stream as bytes, and back."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from jobqueue.core.job import NO_LABELS, Event, Queue
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.stream import (
+    CancelRequested,
+    Created,
+    Failed,
+    Finished,
+    JobDeleted,
+    JobEvent,
+    QueueChange,
+    QueueEvent,
+    StreamItem,
+)
+from jobqueue.pb.jq.v1 import events_pb2 as pb
+from jobqueue.pb.jq.v1 import types_pb2 as types
+
+_STATES = {state: types.JobState.Value(f"JOB_STATE_{state.name}") for state in State}
+_REASONS = {reason: types.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
+_CHANGES = {one: pb.QueueChange.Value(f"QUEUE_CHANGE_{one.name}") for one in QueueChange}
+_STATE_OF: dict[int, State] = {number: state for state, number in _STATES.items()}
+_REASON_OF: dict[int, Reason] = {number: reason for reason, number in _REASONS.items()}
+_CHANGE_OF: dict[int, QueueChange] = {number: one for one, number in _CHANGES.items()}
+
+
+class UnknownRecord(ValueError):
+    """Bytes that are no record of the stream, or one that a newer version wrote."""
+
+
+def encode(item: StreamItem) -> bytes:
+    """A record as it is published."""
+    record = pb.StreamRecord()
+    if isinstance(item, JobEvent):
+        _put_job_event(record.job_event, item)
+    elif isinstance(item, QueueEvent):
+        record.queue_event.CopyFrom(_queue_event(item))
+    elif isinstance(item, CancelRequested):
+        flag = record.cancel_requested
+        flag.event_id, flag.job_id, flag.queue = item.event_id, item.job_id, item.queue
+        flag.timestamp, flag.version = item.at, item.version
+    else:
+        gone = record.job_deleted
+        gone.event_id, gone.job_id, gone.queue = item.event_id, item.job_id, item.queue
+        gone.timestamp, gone.version = item.at, item.version
+        gone.key_freed = item.key_freed
+    return record.SerializeToString()
+
+
+def _put_job_event(record: pb.JobEvent, item: JobEvent) -> None:
+    """Into its place: most records are these, and a copy would cost as much again."""
+    event = item.event
+    record.event_id = item.event_id
+    record.job_id = event.job_id
+    record.queue = event.queue
+    if event.from_state is not None:
+        record.from_status = _STATES[event.from_state]
+    record.to_status = _STATES[event.to_state]
+    record.timestamp = event.at
+    if event.worker_id is not None:
+        record.worker_id = event.worker_id
+    record.reason = _REASONS[event.reason]
+    record.attempt = event.attempt
+    record.version = event.version
+    if event.detail:
+        record.detail = event.detail
+    if item.created is not None:
+        record.created.CopyFrom(_created(item.created))
+    if item.failed is not None:
+        record.failed.CopyFrom(
+            pb.JobFailed(
+                error=event.detail,
+                next_retry_at=item.failed.next_retry_at,
+                retry_count=item.failed.retry_count,
+                started_at=item.failed.started_at,
+            )
+        )
+    if item.finished is not None:
+        record.finished.CopyFrom(
+            pb.JobFinished(
+                result=item.finished.result,
+                started_at=item.finished.started_at,
+                retry_count=item.finished.retry_count,
+                cancel_requested=item.finished.cancel_requested,
+            )
+        )
+
+
+def _created(created: Created) -> pb.JobCreated:
+    return pb.JobCreated(
+        payload=created.payload,
+        type=created.type,
+        priority=created.priority,
+        max_retries=created.max_retries,
+        ttl_seconds=created.ttl,
+        timeout_seconds=created.timeout,
+        run_at=created.run_at,
+        expires_at=created.expires_at,
+        idempotency_key=created.key,
+        key_expires_at=created.key_expires_at,
+        labels=created.labels,
+        created_at=created.created_at,
+        seq=created.seq,
+    )
+
+
+def _queue_event(item: QueueEvent) -> pb.QueueEvent:
+    queue = item.queue
+    return pb.QueueEvent(
+        event_id=item.event_id,
+        change=_CHANGES[item.change],
+        queue=types.Queue(
+            name=queue.name,
+            max_retries=queue.max_retries,
+            ttl_seconds=queue.ttl,
+            timeout_seconds=queue.timeout,
+            capacity=queue.capacity,
+            retry_profile=queue.retry_profile,
+            priority_weights=queue.priority_weights,
+            paused=queue.paused,
+        ),
+        timestamp=item.at,
+        created_at=queue.created_at,
+    )
+
+
+def decode(data: bytes) -> StreamItem:
+    """A record as it was published; UnknownRecord if it is none."""
+    try:
+        record = pb.StreamRecord.FromString(data)
+        kind = record.WhichOneof("record")
+        if kind == "job_event":
+            return _read_job_event(record.job_event)
+        if kind == "queue_event":
+            return _read_queue_event(record.queue_event)
+        if kind == "cancel_requested":
+            flag = record.cancel_requested
+            return CancelRequested(flag.job_id, flag.queue, flag.version, flag.timestamp)
+        if kind == "job_deleted":
+            gone = record.job_deleted
+            return JobDeleted(gone.job_id, gone.queue, gone.version, gone.timestamp, gone.key_freed)
+    except (KeyError, ValueError, DecodeError) as error:
+        raise UnknownRecord(f"not a record of the event stream: {error}") from error
+    raise UnknownRecord("not a record of the event stream, or one of a newer version")
+
+
+def _read_job_event(record: pb.JobEvent) -> JobEvent:
+    event = Event(
+        record.job_id,
+        record.version,
+        None if not record.from_status else _STATE_OF[record.from_status],
+        _STATE_OF[record.to_status],
+        _REASON_OF[record.reason],
+        record.timestamp,
+        record.attempt,
+        record.worker_id if record.HasField("worker_id") else None,
+        record.detail,
+        record.queue,
+    )
+    item = JobEvent(event)
+    if record.HasField("created"):
+        item.created = _read_created(record.created)
+    if record.HasField("failed"):
+        failed = record.failed
+        item.failed = Failed(
+            failed.retry_count,
+            failed.started_at if failed.HasField("started_at") else None,
+            failed.next_retry_at if failed.HasField("next_retry_at") else None,
+        )
+    if record.HasField("finished"):
+        finished = record.finished
+        item.finished = Finished(
+            finished.retry_count,
+            finished.started_at if finished.HasField("started_at") else None,
+            finished.result if finished.HasField("result") else None,
+            finished.cancel_requested,
+        )
+    return item
+
+
+def _read_created(record: pb.JobCreated) -> Created:
+    return Created(
+        seq=record.seq,
+        type=record.type,
+        payload=record.payload,
+        priority=record.priority,
+        max_retries=record.max_retries,
+        created_at=record.created_at,
+        ttl=record.ttl_seconds if record.HasField("ttl_seconds") else None,
+        timeout=record.timeout_seconds if record.HasField("timeout_seconds") else None,
+        run_at=record.run_at if record.HasField("run_at") else None,
+        expires_at=record.expires_at if record.HasField("expires_at") else None,
+        key=record.idempotency_key if record.HasField("idempotency_key") else None,
+        key_expires_at=record.key_expires_at if record.HasField("key_expires_at") else None,
+        labels=dict(record.labels) if record.labels else NO_LABELS,
+    )
+
+
+def _read_queue_event(record: pb.QueueEvent) -> QueueEvent:
+    said = record.queue
+    queue = Queue(
+        name=said.name,
+        max_retries=said.max_retries,
+        ttl=said.ttl_seconds if said.HasField("ttl_seconds") else None,
+        timeout=said.timeout_seconds if said.HasField("timeout_seconds") else None,
+        capacity=said.capacity,
+        retry_profile=said.retry_profile,
+        priority_weights=dict(said.priority_weights) or None,
+        paused=said.paused,
+        created_at=record.created_at,
+    )
+    number = int(record.event_id.rpartition(":")[2])
+    return QueueEvent(_CHANGE_OF[record.change], queue, number, record.timestamp)

@@ -1,0 +1,270 @@
+"""Kafka as a publisher: librdkafka's idempotent producer, and the topics it writes to.
+
+A message never times out: as long as the brokers are away the producer keeps it, and sends it in
+its order when they are back. So nothing is sent out of turn after an outage, and the relay has one
+thing to do: wait. What a broker refuses for good is told apart from everything that somebody can
+mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
+
+from jobqueue.events.publisher import Message, PublishFailed, Refused
+
+_log = logging.getLogger("jobqueue.events.kafka")
+_ADMIN_TIMEOUT = 5.0
+_POLL = 0.1
+_GOODBYE = 2.0
+
+_Error = confluent_kafka.KafkaError
+# However often it is sent, the answer will be the same.
+_FOR_GOOD = frozenset(
+    {
+        _Error.MSG_SIZE_TOO_LARGE,
+        _Error.RECORD_LIST_TOO_LARGE,
+        _Error.INVALID_RECORD,
+        _Error.POLICY_VIOLATION,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """Where Kafka is, how to get in, and how its topics are made."""
+
+    bootstrap: str
+    topics: Sequence[str]
+    max_message_bytes: int
+    partitions: int = 6
+    replication: int = -1  # as the brokers are set up
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def client(self) -> dict[str, Any]:
+        """What every client of that Kafka is told."""
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "client.id": "jobqueue",
+            "log_level": 0,  # errors come by callback
+            **self.security,
+        }
+
+
+class _Batch:
+    """Messages that were sent together. Counted down by the polling thread."""
+
+    def __init__(self, count: int, done: Callable[[_Batch], None]) -> None:
+        self.left = count
+        self.refused: list[Refused] = []
+        self.failed = ""
+        self._done = done
+
+    def delivered(self, message: Message, error: Any, _: Any) -> None:
+        """The fate of one."""
+        if error is not None:
+            if error.code() in _FOR_GOOD:
+                self.refused.append(Refused(message.topic, message.event_id, error.str()))
+            else:
+                self.failed = self.failed or f"{message.topic}: {error.str()}"
+        self.left -= 1
+        if not self.left:
+            self._done(self)
+
+
+class KafkaPublisher:
+    """Implements ``Publisher``."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._producer: Any = None
+        self._polling: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._waiting: dict[_Batch, asyncio.Future[list[Refused]]] = {}
+        self._trouble = ""
+
+    @property
+    def address(self) -> str:
+        """See ``Publisher.address``."""
+        return self._settings.bootstrap
+
+    @property
+    def trouble(self) -> str:
+        """See ``Publisher.trouble``."""
+        return self._trouble
+
+    async def open(self) -> None:
+        """See ``Publisher.open``."""
+        if self._producer is not None:
+            return
+        try:
+            await asyncio.to_thread(make_topics, self._settings)
+        except confluent_kafka.KafkaException as error:
+            raise PublishFailed(said(error)) from error
+        self._loop = asyncio.get_running_loop()
+        self._trouble = ""
+        self._ended = threading.Event()
+        limit = self._settings.max_message_bytes
+        self._producer = confluent_kafka.Producer(
+            {
+                **self._settings.client(),
+                "enable.idempotence": True,
+                "acks": "all",
+                "delivery.timeout.ms": 0,  # never: see above
+                "message.max.bytes": limit,
+                "linger.ms": 5,
+                "batch.num.messages": 10_000,
+                "compression.type": "lz4",
+                "queue.buffering.max.messages": 1_000_000,
+                "queue.buffering.max.kbytes": 2_000_000,  # the relay bounds what is under way
+                "error_cb": self._failed,
+            }
+        )
+        self._polling = threading.Thread(
+            target=_poll, args=(self._producer, self._ended), name="jobqueue-kafka", daemon=True
+        )
+        self._polling.start()
+
+    async def close(self) -> None:
+        """See ``Publisher.close``."""
+        producer, self._producer = self._producer, None
+        polling, self._polling = self._polling, None
+        if producer is None or polling is None:
+            return
+        ended = self._ended
+
+        def end() -> None:
+            producer.purge()
+            producer.flush(_GOODBYE)
+            ended.set()
+            polling.join(_GOODBYE)
+
+        await asyncio.to_thread(end)
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        self._waiting.clear()
+
+    def send(self, messages: Sequence[Message]) -> asyncio.Future[list[Refused]]:
+        """See ``Publisher.send``."""
+        waiting: asyncio.Future[list[Refused]] = asyncio.get_running_loop().create_future()
+        producer = self._producer
+        if producer is None:
+            waiting.set_exception(PublishFailed("not open"))
+            return waiting
+        if not messages:
+            waiting.set_result([])
+            return waiting
+        batch = _Batch(len(messages), self._done)
+        self._waiting[batch] = waiting
+        produce = producer.produce
+        for message in messages:
+            delivered = partial(batch.delivered, message)
+            try:
+                produce(message.topic, message.value, message.key, on_delivery=delivered)
+            except confluent_kafka.KafkaException as error:  # too large for this client already
+                self._loop.call_soon(delivered, error.args[0], None)
+            except BufferError as error:
+                self._loop.call_soon(delivered, _Error(_Error._QUEUE_FULL, str(error)), None)
+        return waiting
+
+    # -- in the polling thread -----------------------------------------------------------------
+
+    def _done(self, batch: _Batch) -> None:
+        if not batch.failed:
+            self._trouble = ""
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
+            self._loop.call_soon_threadsafe(self._answer, batch)
+
+    def _failed(self, error: Any) -> None:
+        self._trouble = error.str()
+        _log.debug("Kafka: %s", error)
+
+    # -- on the loop ---------------------------------------------------------------------------
+
+    def _answer(self, batch: _Batch) -> None:
+        waiting = self._waiting.pop(batch, None)
+        if waiting is None or waiting.done():
+            return
+        if batch.failed:
+            waiting.set_exception(PublishFailed(batch.failed))
+        else:
+            waiting.set_result(batch.refused)
+
+
+def _poll(producer: Any, ended: threading.Event) -> None:
+    while not ended.is_set():
+        producer.poll(_POLL)
+
+
+def said(error: Any) -> str:
+    """What went wrong, in Kafka's words."""
+    first = error.args[0] if error.args else error
+    return str(first.str()) if isinstance(first, _Error) else str(first)
+
+
+def check(settings: KafkaSettings, timeout: float) -> str:
+    """Ask the brokers for their topics, and change nothing. Raises KafkaException."""
+    found = AdminClient(settings.client()).list_topics(timeout=timeout)
+    missing = [topic for topic in settings.topics if topic not in found.topics]
+    brokers = f"{len(found.brokers)} broker{'' if len(found.brokers) == 1 else 's'}"
+    return f"{brokers}; {', '.join(missing)} would be created" if missing else brokers
+
+
+def make_topics(settings: KafkaSettings) -> None:
+    """Make the topics that are not there, and look at those that are. Raises KafkaException."""
+    admin = AdminClient(settings.client())
+    there = admin.list_topics(timeout=_ADMIN_TIMEOUT).topics
+    wanted = {
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "cleanup.policy": "delete",
+        "max.message.bytes": str(settings.max_message_bytes),
+    }
+    new = [
+        NewTopic(topic, settings.partitions, settings.replication, config=wanted)
+        for topic in settings.topics
+        if topic not in there
+    ]
+    if new:
+        for made in admin.create_topics(new, request_timeout=_ADMIN_TIMEOUT).values():
+            try:
+                made.result(_ADMIN_TIMEOUT)
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].code() != _Error.TOPIC_ALREADY_EXISTS:
+                    raise
+    for topic in settings.topics:
+        if topic in there:
+            _look_at(admin, topic, wanted)
+
+
+def _look_at(admin: Any, topic: str, wanted: Mapping[str, str]) -> None:
+    """Somebody else made it, or it was changed: say what that means, and leave it."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        (answer,) = admin.describe_configs([resource], request_timeout=_ADMIN_TIMEOUT).values()
+        found = answer.result(_ADMIN_TIMEOUT)
+    except confluent_kafka.KafkaException as error:
+        _log.warning("the settings of topic %s cannot be read: %s", topic, said(error))
+        return
+    for name, value in wanted.items():
+        there = found[name].value if name in found else value
+        if name == "max.message.bytes" and int(there) >= int(value):
+            continue
+        if there != value:
+            _log.warning(
+                "topic %s has %s=%s, not %s: records may be lost or refused",
+                topic,
+                name,
+                there,
+                value,
+            )

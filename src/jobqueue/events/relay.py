@@ -1,0 +1,301 @@
+"""From the store to the stream: what was committed, in order, at least once.
+
+Runs at the server that leads, under its term. It reads on from its mark, gives what it read to the
+publisher, and moves the mark when everything up to there is safe. Whoever dies in between leaves a
+mark that is behind: the next one publishes again what may be there already, and loses nothing.
+Readers know a repeated record by its event id.
+
+Jobs never wait for any of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.failpoints import reach
+from jobqueue.core.job import ComponentHealth
+from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.store import Lag, Store, Term, TermEnded
+from jobqueue.core.stream import Changes
+from jobqueue.events.publisher import Message, Publisher, PublishFailed, Refused
+from jobqueue.events.topics import Topics
+
+_log = logging.getLogger("jobqueue.events")
+_PAGE = 2_000  # records read at once
+_PAGE_BYTES = 8 << 20
+_AHEAD = 4  # pages under way
+_INTERVAL = 0.25  # nobody tells of claims, nor always of other servers' writes
+_GATHER = 0.02  # after a small page: many writes are one look
+_SMALL = _PAGE // 4
+_SLICE = 200  # records written without a break: about a millisecond
+_STANDBY = 0.2
+_ACK_PATIENCE = 5.0  # without an ack for so long, something is wrong
+_LOOK = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_LAST_ACKS = 2.0  # at a stop
+_LAG_EVERY = 5.0
+_NO_JOB_WAITS = "jobs go on, their events wait in the store"
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A page under way."""
+
+    acks: asyncio.Future[list[Refused]]
+    position: int
+    topics: Counter[str]
+    refused: int  # could not even be sent
+
+
+class Relay:
+    """Implements ``core.stream.StreamRunner``."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        topics: Topics | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._publisher = publisher
+        self._topics = topics or Topics()
+        self._observer = observer or Deaf()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._leading = False
+        self._why = ""  # the stream stands still
+        self._told = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, store: Store, term: Callable[[], Term | None]) -> None:
+        """See ``StreamRunner.start``."""
+        self._store = store
+        self._term = term
+        self._stopping = False
+        self._tasks = [
+            asyncio.create_task(self._run(), name="jobqueue-relay"),
+            asyncio.create_task(self._measure(), name="jobqueue-relay-lag"),
+        ]
+
+    async def stop(self) -> None:
+        """See ``StreamRunner.stop``."""
+        self._stopping = True
+        self._wake.set()
+        tasks, self._tasks = self._tasks, []
+        if tasks:
+            await asyncio.wait(tasks[:1], timeout=_LAST_ACKS)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        await self._publisher.close()
+
+    def wake(self) -> None:
+        """See ``StreamRunner.wake``."""
+        self._wake.set()
+
+    async def health(self) -> ComponentHealth:
+        """See ``StreamRunner.health``."""
+        where = self._publisher.address
+        try:
+            lag = await self._store.stream_lag()
+        except JobQueueError as error:
+            return ComponentHealth(
+                "kafka", False, f"{where}; how far it is behind is not known: {error}"
+            )
+        shown = _shown(lag)
+        if self._why:
+            return ComponentHealth(
+                "kafka", False, f"{where}: {self._why}; {_NO_JOB_WAITS}; {shown}"
+            )
+        if lag is not None and lag.refused:
+            return ComponentHealth("kafka", False, f"{where}; {shown}")
+        who = "" if self._leading else "; another server publishes"
+        return ComponentHealth("kafka", True, f"{where}; {shown}{who}")
+
+    # -- one life ----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopping:
+            term = self._term()
+            if term is None:
+                self._stand_by()
+                await self._rest(_STANDBY)
+                continue
+            moved = False
+            try:
+                moved = await self._publish(term)
+            except TermEnded:
+                await self._rest(_STANDBY)
+            except PublishFailed as error:
+                self._observer.publish_failed(self._topics.jobs, 1)
+                self._fail(str(error))
+            except JobQueueError as error:
+                self._fail(str(error))
+            except Exception:
+                self._fail("a defect: see the log")
+                _log.exception("the relay failed")
+            finally:
+                await self._publisher.close()
+            pause = _FIRST_PAUSE if moved else min(2 * pause, _LONGEST_PAUSE)
+            if self._why and not self._stopping:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+
+    async def _publish(self, term: Term) -> bool:
+        """As long as the term stands. Returns whether anything came through."""
+        position = await self._store.begin_stream(term)
+        await self._publisher.open()
+        self._leading = True
+        moved = False
+        flying: deque[_Flight] = deque()
+        reading: asyncio.Task[Changes] | None = None
+        try:
+            while self._term() == term and not self._stopping:
+                self._wake.clear()
+                page = await (reading or self._read(position))
+                position, reading = page.position, None
+                if len(page.items) > _SMALL:  # there is more: read it while this is written
+                    reading = asyncio.create_task(self._read(position))
+                await reach("relay.read")
+                if page.items:
+                    flying.append(await self._send(page))
+                    await reach("relay.sent")
+                while flying and (not page.items or len(flying) >= _AHEAD or flying[0].acks.done()):
+                    await self._settle(flying, term)
+                    moved = True
+                if not page.items:
+                    self._recovered()
+                    await self._rest(_INTERVAL)
+                elif reading is None:
+                    await asyncio.sleep(_GATHER)
+            while flying:
+                await self._settle(flying, term)
+        except PublishFailed:
+            if moved:  # the pauses begin anew
+                self._fail("it has to be opened again")
+                return True
+            raise
+        finally:
+            for flight in flying:
+                flight.acks.cancel()
+            if reading is not None:
+                reading.cancel()
+                await asyncio.wait([reading])
+        return moved
+
+    async def _read(self, position: int) -> Changes:
+        return await self._store.changes_after(position, _PAGE, _PAGE_BYTES)
+
+    async def _send(self, page: Changes) -> _Flight:
+        messages: list[Message] = []
+        refused = 0
+        for n, item in enumerate(page.items):
+            if n % _SLICE == 0:
+                await asyncio.sleep(0)  # the loop has other things to do
+            try:
+                messages += self._topics.messages(item)
+            except (TypeError, ValueError) as error:  # it cannot be written at all
+                refused += 1
+                self._alarm(Refused(self._topics.jobs, item.event_id, str(error)))
+        counts = Counter(message.topic for message in messages)
+        return _Flight(self._publisher.send(messages), page.position, counts, refused)
+
+    async def _settle(self, flying: deque[_Flight], term: Term) -> None:
+        """Wait for the oldest page, and move the mark past it and all that are done."""
+        await self._acked(flying[0], term)
+        refused = 0
+        done: list[_Flight] = []
+        while flying and flying[0].acks.done():
+            flight = flying.popleft()
+            for one in flight.acks.result():
+                self._alarm(one)
+                flight.topics[one.topic] -= 1
+                refused += 1
+            refused += flight.refused
+            done.append(flight)
+        await reach("relay.acked")
+        await self._store.move_mark(done[-1].position, term, refused)
+        for flight in done:
+            for topic, count in flight.topics.items():
+                self._observer.published(topic, count)
+
+    async def _acked(self, flight: _Flight, term: Term) -> None:
+        since = time.monotonic()
+        while not flight.acks.done():
+            await asyncio.wait([flight.acks], timeout=_LOOK)
+            if flight.acks.done():
+                break
+            if self._term() != term:
+                raise TermEnded
+            waited = time.monotonic() - since
+            if self._publisher.trouble or waited > _ACK_PATIENCE:
+                for topic, count in flight.topics.items():
+                    self._observer.publish_failed(topic, count)
+                self._fail(self._publisher.trouble or f"no answer for {waited:.0f} s")
+        flight.acks.result()
+        self._recovered()
+
+    # -- what is told --------------------------------------------------------------------------
+
+    def _fail(self, why: str) -> None:
+        self._why = why
+        if not self._told:
+            self._told = True
+            where = self._publisher.address
+            _log.warning("the event stream stands still: %s: %s; %s", where, why, _NO_JOB_WAITS)
+
+    def _recovered(self) -> None:
+        self._why = ""
+        if self._told:
+            self._told = False
+            _log.info("the event stream goes on: %s", self._publisher.address)
+
+    def _stand_by(self) -> None:
+        if self._leading:
+            self._leading = False
+            self._observer.stream_lag(None)
+        self._why = ""
+        self._told = False
+
+    def _alarm(self, refused: Refused) -> None:
+        """It is lost to the stream, which cannot be rebuilt from without it: somebody must know."""
+        self._observer.publish_failed(refused.topic, 1)
+        _log.error(
+            "a record cannot be published, the event stream lacks it from now on: %s",
+            refused.why,
+            extra={"event_id": refused.event_id, "topic": refused.topic},
+        )
+
+    async def _measure(self) -> None:
+        while True:
+            await asyncio.sleep(_LAG_EVERY)
+            if self._leading:
+                try:
+                    self._observer.stream_lag(await self._store.stream_lag())
+                except JobQueueError as error:
+                    _log.debug("how far the stream is behind is not known: %s", error)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return
+        if not self._stopping:
+            await asyncio.sleep(_GATHER)
+
+
+def _shown(lag: Lag | None) -> str:
+    if lag is None:
+        return "nothing was published yet"
+    text = "up to date"
+    if lag.events:
+        text = f"{lag.events} events behind, the oldest for {lag.seconds:.1f} s"
+    if lag.refused:
+        text += f"; {lag.refused} records were refused and are missing from the stream"
+    return text

@@ -1,0 +1,76 @@
+"""The outbox of stores that keep it in an SQL table, and events with their parts.
+
+Both stores select the same columns in the same order (``changes`` in their queries).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from jobqueue.core.job import NO_LABELS, Queue
+from jobqueue.core.lifecycle import State
+from jobqueue.core.stream import (
+    CancelRequested,
+    Created,
+    Failed,
+    Finished,
+    JobDeleted,
+    JobEvent,
+    QueueChange,
+    QueueEvent,
+    StreamItem,
+)
+from jobqueue.stores.rows import Rows
+
+# 1 to 3: see QueueChange. Never changed: rows keep these numbers.
+CANCEL = 4
+DELETED = 5
+
+
+def queue_body(queue: Queue) -> str:
+    """A queue as the outbox keeps it."""
+    return json.dumps(asdict(queue))
+
+
+def outbox_item(kind: int, number: int, at: float, body: str) -> StreamItem:
+    """An entry of the outbox."""
+    said = json.loads(body)
+    if kind == CANCEL:
+        return CancelRequested(said["job_id"], said["queue"], said["version"], at)
+    if kind == DELETED:
+        return JobDeleted(said["job_id"], said["queue"], said["version"], at, said["key_freed"])
+    weights = said.pop("priority_weights")
+    if weights is not None:
+        weights = {int(priority): weight for priority, weight in weights.items()}
+    return QueueEvent(QueueChange(kind), Queue(**said, priority_weights=weights), number, at)
+
+
+def job_event(rows: Rows, row: Any) -> JobEvent:
+    """An event with the part of the job that it wrote."""
+    item = JobEvent(rows.event(row[:10]))
+    event = item.event
+    (started_at, due, retries, seq, kind, payload, priority, max_retries, created_at, ttl, timeout,
+     run_at, key, key_expires_at, labels, result, cancel) = row[10:27]  # fmt: skip
+    if event.version == 1:
+        item.created = Created(
+            seq=seq,
+            type=kind,
+            payload=payload,
+            priority=priority,
+            max_retries=max_retries,
+            created_at=created_at,
+            ttl=ttl,
+            timeout=timeout,
+            run_at=run_at,
+            expires_at=None if ttl is None else created_at + ttl,
+            key=key,
+            key_expires_at=key_expires_at,
+            labels=json.loads(labels) if labels else NO_LABELS,
+        )
+    elif event.to_state is State.FAILED:
+        item.failed = Failed(retries, started_at, due)
+    elif event.to_state in (State.DONE, State.DEAD_LETTERED):
+        item.finished = Finished(retries, started_at, result, bool(cancel))
+    return item

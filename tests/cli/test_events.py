@@ -1,0 +1,129 @@
+"""jq-ctl events, and Kafka in jq-server's checks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import pytest
+
+from jobqueue.cli import server as program
+from jobqueue.config import Settings
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import Event
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.stream import JobDeleted, JobEvent
+from jobqueue.events.publisher import Message
+from jobqueue.events.topics import Topics
+from jobqueue.topology import stream
+from tests.services.topics import Topics as OwnTopics
+
+JOBS = [f"3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e1{n}" for n in range(3)]
+
+
+def publish(kafka: OwnTopics, topic: str) -> None:
+    from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
+
+    topics = Topics(jobs=topic)
+    messages: list[Message] = []
+    for n, job_id in enumerate(JOBS):
+        event = Event(
+            job_id, 1, None, State.PENDING, Reason.SUBMITTED, 1.7e9, 0, None, "", ("a", "b")[n % 2]
+        )
+        messages += topics.messages(JobEvent(event))
+    messages += topics.messages(JobDeleted(JOBS[0], "a", 1, 1.7e9, False))
+
+    async def send() -> None:
+        publisher = KafkaPublisher(
+            KafkaSettings(
+                bootstrap=kafka.bootstrap, topics=[topic], max_message_bytes=100_000, replication=1
+            )
+        )
+        await publisher.open()
+        await publisher.send(messages)
+        await publisher.close()
+
+    asyncio.run(send())
+
+
+@pytest.mark.integration
+@pytest.mark.req("jq:FR-036")
+def test_tail_shows_the_stream(ctl, kafka: OwnTopics, monkeypatch: pytest.MonkeyPatch):
+    topic = kafka.name("jobs")
+    publish(kafka, topic)
+    monkeypatch.setenv("JQ_KAFKA_BOOTSTRAP", kafka.bootstrap)
+    monkeypatch.setenv("JQ_KAFKA_TOPIC_JOBS", topic)
+    tail = ("events", "tail", "--from-beginning", "--no-follow")
+    answer = ctl("localhost:1", *tail, "--output", "json")
+    assert answer.status == 0, answer.err
+    lines = [json.loads(line) for line in answer.out.splitlines()]
+    assert sorted(line["event_id"] for line in lines) == sorted(
+        [*(f"{job}:1" for job in JOBS), f"{JOBS[0]}:deleted"]
+    )
+    first = next(line for line in lines if line["event_id"] == f"{JOBS[0]}:1")
+    assert (first["queue"], first["from_status"], first["to_status"]) == ("a", None, "PENDING")
+    queued = ctl("localhost:1", *tail, "--queue", "b")
+    assert [JOBS[1] in line for line in queued.out.splitlines()] == [True]
+    assert "- → PENDING" in queued.out
+    one = ctl("localhost:1", *tail, "--job", JOBS[0])
+    assert len(one.out.splitlines()) == 2
+    assert "deleted" in one.out
+    assert len(ctl("localhost:1", *tail, "--count", "2").out.splitlines()) == 2
+    monkeypatch.setenv("JQ_KAFKA_TOPIC_JOBS", kafka.name("none"))
+    nothing = ctl("localhost:1", *tail)
+    assert nothing.status != 0
+    assert "has no topic" in nothing.err
+
+
+def test_tail_has_to_know_where_kafka_is(ctl, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("JQ_KAFKA_BOOTSTRAP", raising=False)
+    answer = ctl("localhost:1", "events", "tail")
+    assert answer.status == 2
+    assert "--bootstrap" in answer.err
+    answer = ctl("localhost:1", "events", "tail", "--bootstrap", "localhost:1", "--job", "x")
+    assert answer.status == 2
+
+
+@pytest.mark.integration
+@pytest.mark.req("jq:FR-046")
+def test_a_dry_run_looks_for_kafka(kafka: OwnTopics, capsys: pytest.CaptureFixture[str]):
+    flags = ["--dry-run", "--db-url", "memory://", "--http-port", "0", "--grpc-port", "0"]
+    topic = kafka.name("jobs")
+    named = ["--set", f"kafka.topic_jobs={topic}", "--kafka-bootstrap", kafka.bootstrap]
+    assert program.run([*flags, *named]) == 0
+    line = next(one for one in capsys.readouterr().out.splitlines() if "broker" in one)
+    assert line.split()[:2] == ["kafka", "ok"]
+    assert f"{topic}" in line
+    assert kafka.names() == []  # nothing was made
+    assert program.run([*flags, "--kafka-bootstrap", "127.0.0.1:1"]) == 1
+    out = capsys.readouterr().out
+    assert any(line.split()[:2] == ["kafka", "failing"] for line in out.splitlines() if line)
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    for name in list(sys.modules):
+        if name.split(".")[0] == "confluent_kafka" or name == "jobqueue.events.kafka":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    settings = Settings.model_validate({"kafka": {"bootstrap": "localhost:9092"}})
+    with pytest.raises(InvalidArgument, match=r"pip install 'jobqueue\[kafka\]'"):
+        stream.kafka(settings)
+
+
+def test_an_embedded_server_does_not_import_it():
+    import subprocess
+
+    code = (
+        "import sys; sys.modules['confluent_kafka'] = None\n"
+        "from jobqueue.config import Settings\n"
+        "from jobqueue.topology.embedded import Embedded\n"
+        "Embedded(Settings.model_validate({'db': {'url': 'memory://'}}))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
+
+
+def test_a_login_needs_a_name():
+    settings = Settings.model_validate({"kafka": {"bootstrap": "x:1", "security": "sasl_ssl"}})
+    with pytest.raises(InvalidArgument, match=r"kafka\.username"):
+        stream.kafka(settings)

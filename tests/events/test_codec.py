@@ -1,0 +1,124 @@
+"""Records as bytes: nothing is lost on the way, to the last bit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobqueue.core.job import Event, Queue
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.stream import (
+    CancelRequested,
+    Created,
+    Failed,
+    Finished,
+    JobDeleted,
+    JobEvent,
+    QueueChange,
+    QueueEvent,
+    StreamItem,
+)
+from jobqueue.events.codec import UnknownRecord, decode, encode
+from jobqueue.pb.jq.v1 import events_pb2 as pb
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+TIME = st.floats(0, 4e9)
+COUNT = st.integers(0, 2**31 - 1)
+BYTES = st.binary(max_size=50)
+
+EVENTS = st.builds(
+    Event,
+    job_id=TEXT,
+    version=st.integers(1, 2**31 - 1),
+    from_state=st.none() | st.sampled_from(State),
+    to_state=st.sampled_from(State),
+    reason=st.sampled_from(Reason),
+    at=TIME,
+    attempt=COUNT,
+    worker_id=st.none() | TEXT,
+    detail=TEXT,
+    queue=TEXT,
+)
+CREATED = st.builds(
+    Created,
+    seq=st.integers(1, 2**63 - 1),
+    type=TEXT,
+    payload=BYTES,
+    priority=st.integers(0, 9),
+    max_retries=COUNT,
+    created_at=TIME,
+    ttl=st.none() | TIME,
+    timeout=st.none() | TIME,
+    run_at=st.none() | TIME,
+    expires_at=st.none() | TIME,
+    key=st.none() | TEXT,
+    key_expires_at=st.none() | TIME,
+    labels=st.dictionaries(TEXT, TEXT, max_size=3),
+)
+FAILED = st.builds(
+    Failed, retry_count=COUNT, started_at=st.none() | TIME, next_retry_at=st.none() | TIME
+)
+FINISHED = st.builds(
+    Finished,
+    retry_count=COUNT,
+    started_at=st.none() | TIME,
+    result=st.none() | BYTES,
+    cancel_requested=st.booleans(),
+)
+QUEUES = st.builds(
+    Queue,
+    name=TEXT,
+    max_retries=COUNT,
+    ttl=st.none() | TIME,
+    timeout=st.none() | TIME,
+    capacity=st.integers(0, 2**62),
+    retry_profile=TEXT,
+    priority_weights=st.none() | st.dictionaries(st.integers(0, 9), COUNT, min_size=1),
+    paused=st.booleans(),
+    created_at=TIME,
+)
+ITEMS = st.one_of(
+    st.builds(
+        JobEvent,
+        event=EVENTS,
+        created=st.none() | CREATED,
+        failed=st.none() | FAILED,
+        finished=st.none() | FINISHED,
+    ),
+    st.builds(CancelRequested, job_id=TEXT, queue=TEXT, version=COUNT, at=TIME),
+    st.builds(JobDeleted, job_id=TEXT, queue=TEXT, version=COUNT, at=TIME, key_freed=st.booleans()),
+    st.builds(QueueEvent, change=st.sampled_from(QueueChange), queue=QUEUES, number=COUNT, at=TIME),
+)
+
+
+@pytest.mark.req("jq:FR-037")
+@given(item=ITEMS)
+def test_a_record_is_read_as_it_was_written(item: StreamItem):
+    assert decode(encode(item)) == item
+
+
+@pytest.mark.req("jq:FR-036")
+def test_an_event_has_what_the_requirement_lists():
+    event = Event(
+        "job", 3, State.ASSIGNED, State.RUNNING, Reason.STARTED, 12.5, 1, "worker", "", "mail"
+    )
+    record = pb.StreamRecord.FromString(encode(JobEvent(event))).job_event
+    assert (record.event_id, record.job_id, record.queue) == ("job:3", "job", "mail")
+    assert (record.from_status, record.to_status) == (2, 3)
+    assert (record.timestamp, record.worker_id, record.attempt) == (12.5, "worker", 1)
+    assert record.reason == 3
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xff\xff",
+        pb.StreamRecord(job_event=pb.JobEvent(job_id="x")).SerializeToString(),
+        pb.StreamRecord(queue_event=pb.QueueEvent(event_id="x")).SerializeToString(),
+    ],
+)
+def test_what_is_no_record_says_so(data: bytes):
+    with pytest.raises(UnknownRecord, match="record of the event stream"):
+        decode(data)

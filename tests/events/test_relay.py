@@ -1,0 +1,380 @@
+"""What the relay promises, over every store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+import pytest
+
+from jobqueue.core.errors import Conflict
+from jobqueue.core.failpoints import armed
+from jobqueue.core.job import Queue, Transition
+from jobqueue.core.lifecycle import State
+from jobqueue.core.observer import Deaf
+from jobqueue.core.rebuild import World
+from jobqueue.core.store import Store, Term, TermEnded
+from jobqueue.core.stream import JobDeleted, JobEvent, QueueChange, QueueEvent
+from jobqueue.events.relay import Relay
+from tests.events.conftest import Relays
+from tests.events.fake import FakePublisher, until
+from tests.stores.driver import NO_BACKOFF, Driver
+
+
+async def busy(driver: Driver) -> list[str]:
+    """Jobs that end in every way; returns the ids of all their events."""
+    for state in set(State) - {State.PENDING}:
+        await driver.brought_to(state)
+    # Others wait where nobody takes from.
+    await driver.store.create_queue(Queue(name="aside", retry_profile=NO_BACKOFF))
+    await driver.submit(b"later", delay=60.0, labels={"a": "b"}, ttl=900.0)
+    await driver.submit(queue="aside")
+    dead = await driver.brought_to(State.DEAD_LETTERED, queue="aside", priority=9)
+    await driver.do(Transition.retried_by_hand(dead.seq))
+    await driver.do(Transition.cancelled(dead.seq))
+    await driver.do(Transition.retried_by_hand(dead.seq))
+    await driver.do(Transition.cancelled(dead.seq))
+    flagged = await driver.running()
+    assert await driver.store.request_cancel(flagged.seq)
+    return await written(driver)
+
+
+async def written(driver: Driver) -> list[str]:
+    return [f"{event.job_id}:{event.version}" for event in await driver.all_events()]
+
+
+async def caught_up(store: Store) -> None:
+    while True:
+        lag = await store.stream_lag()
+        if lag is not None and not lag.events:
+            return
+        await asyncio.sleep(0.01)
+
+
+def assert_in_order(publisher: FakePublisher) -> None:
+    """By event id, each job's events come without a gap and in their order."""
+    latest: Counter[str] = Counter()
+    for item in publisher.items("jq.job-events"):
+        if isinstance(item, JobEvent):
+            assert item.event.version == latest[item.event.job_id] + 1
+            latest[item.event.job_id] += 1
+
+
+async def kill(relay: Relay) -> None:
+    """End it where it is, as a crash would."""
+    for task in relay._tasks:
+        task.cancel()
+    await asyncio.wait(relay._tasks)
+    relay._tasks = []
+
+
+@pytest.mark.req("jq:FR-036", "jq:FR-037")
+async def test_every_transition_is_published_once_and_is_enough_to_rebuild(
+    driver: Driver, relays: Relays
+):
+    term, publisher = await driver.term(), FakePublisher()
+    relays.start(driver.store, term, publisher)
+    expected = await busy(driver)
+    await until(lambda: len(publisher.event_ids()) >= len(expected))
+    await caught_up(driver.store)
+    assert sorted(publisher.event_ids()) == sorted(expected)
+    assert len({(m.topic, m.event_id) for m in publisher.log}) == len(publisher.log)  # no repeats
+    assert_in_order(publisher)
+    world = World()
+    for item in publisher.items():
+        assert world.add(item) or item.event_id in publisher.event_ids("job.dead-lettered")
+    jobs = {job.id: job for job in await driver.all_jobs()}
+    assert {job_id: one.job for job_id, one in world.jobs.items()} == jobs
+    assert world.queues == {one.queue.name: one.queue for one in await driver.store.stats()}
+
+
+@pytest.mark.req("jq:FR-036")
+async def test_a_message_has_the_job_as_its_key(driver: Driver, relays: Relays):
+    publisher = FakePublisher()
+    relays.start(driver.store, await driver.term(), publisher)
+    expected = await busy(driver)
+    await until(lambda: len(publisher.event_ids()) >= len(expected))
+    for message in publisher.log:
+        if message.topic == "jq.job-events":
+            assert message.key.decode() == message.event_id.partition(":")[0]
+
+
+@pytest.mark.req("jq:FR-034")
+async def test_dead_letters_are_published_once_more(driver: Driver, relays: Relays):
+    publisher = FakePublisher()
+    relays.start(driver.store, await driver.term(), publisher)
+    await driver.brought_to(State.DONE)
+    dead = await driver.brought_to(State.DEAD_LETTERED)
+    await until(lambda: bool(publisher.event_ids("job.dead-lettered")))
+    await caught_up(driver.store)
+    (item,) = publisher.items("job.dead-lettered")
+    assert isinstance(item, JobEvent)
+    assert (item.event.job_id, item.event.to_state) == (dead.id, State.DEAD_LETTERED)
+    assert item.event_id in publisher.event_ids()
+
+
+@pytest.mark.req("jq:FR-036", "jq:FR-038")
+@pytest.mark.parametrize("place", ["relay.read", "relay.sent", "relay.acked"])
+async def test_a_relay_that_dies_repeats_and_does_not_lose(
+    driver: Driver, relays: Relays, place: str
+):
+    term, publisher = await driver.term(), FakePublisher()
+    reached = asyncio.Event()
+
+    async def hang() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    before = await busy(driver)
+    with armed(place, hang):
+        first = relays.start(driver.store, term, publisher)
+        await asyncio.wait_for(reached.wait(), 20.0)
+        await kill(first)
+    sent = len(publisher.log)
+    assert bool(sent) == (place != "relay.read")
+    lag = await driver.store.stream_lag()
+    assert lag is not None
+    assert lag.events >= len(before)  # the mark has not moved
+    expected = await busy(driver)
+    relays.start(driver.store, term, publisher)
+    await until(lambda: len(publisher.event_ids()) >= len(expected))
+    await caught_up(driver.store)
+    assert sorted(publisher.event_ids()) == sorted(expected)
+    assert_in_order(publisher)
+    repeated = len(publisher.log) - len({(m.topic, m.event_id) for m in publisher.log})
+    assert repeated == sent
+
+
+@pytest.mark.req("jq:FR-038")
+async def test_what_fails_is_published_from_the_mark_on(driver: Driver, relays: Relays):
+    term, publisher = await driver.term(), FakePublisher()
+    publisher.broken = 2
+    expected = await busy(driver)
+    relays.start(driver.store, term, publisher)
+    await until(lambda: len(publisher.event_ids()) >= len(expected))
+    await caught_up(driver.store)
+    assert publisher.opened == 3
+    assert sorted(publisher.event_ids()) == sorted(expected)
+    assert_in_order(publisher)
+
+
+class Counts(Deaf):
+    """Counts what was published and what was not."""
+
+    def __init__(self) -> None:
+        self.failed: Counter[str] = Counter()
+        self.taken: Counter[str] = Counter()
+
+    def publish_failed(self, topic: str, count: int) -> None:
+        self.failed[topic] += count
+
+    def published(self, topic: str, count: int) -> None:
+        self.taken[topic] += count
+
+
+@pytest.mark.req("jq:FR-038")
+async def test_jobs_go_on_while_the_stream_is_away(
+    driver: Driver, relays: Relays, caplog: pytest.LogCaptureFixture
+):
+    term, publisher, counts = await driver.term(), FakePublisher(), Counts()
+    publisher.away, publisher.trouble = True, "all brokers are down"
+    relay = relays.start(driver.store, term, publisher, observer=counts)
+    expected = await busy(driver)
+    await until(lambda: counts.failed["jq.job-events"] > 0)
+    health = await relay.health()
+    assert not health.ok
+    assert "all brokers are down" in health.detail
+    assert "events behind" in health.detail
+    assert "stands still" in caplog.text
+    publisher.come_back()
+    await until(lambda: len(publisher.event_ids()) >= len(expected))
+    await caught_up(driver.store)
+    await until(lambda: counts.taken["jq.job-events"] >= len(expected))
+    health = await relay.health()
+    assert health.ok, health
+    assert "up to date" in health.detail
+
+
+@pytest.mark.req("jq:FR-038")
+async def test_a_stream_that_was_never_there_is_waited_for(driver: Driver, relays: Relays):
+    term, publisher, counts = await driver.term(), FakePublisher(), Counts()
+    publisher.unreachable = True
+    relay = relays.start(driver.store, term, publisher, observer=counts)
+    expected = await busy(driver)
+    await until(lambda: publisher.opened > 1 and counts.failed["jq.job-events"] > 1)
+    health = await relay.health()
+    assert not health.ok
+    assert "connection refused" in health.detail
+    publisher.unreachable = False
+    await until(lambda: len(publisher.event_ids()) >= len(expected))
+    await caught_up(driver.store)
+    assert (await relay.health()).ok
+
+
+@pytest.mark.req("jq:FR-036")
+async def test_a_record_that_is_refused_raises_an_alarm_and_blocks_nothing(
+    driver: Driver, relays: Relays, caplog: pytest.LogCaptureFixture
+):
+    term, publisher, counts = await driver.term(), FakePublisher(), Counts()
+    await busy(driver)
+    large = await driver.submit(b"large")
+    publisher.refuses = lambda message: message.event_id == f"{large}:1"
+    expected = await written(driver)
+    relay = relays.start(driver.store, term, publisher, observer=counts)
+    await until(lambda: len(publisher.event_ids()) >= len(expected) - 1)
+    await caught_up(driver.store)
+    assert set(expected) - set(publisher.event_ids()) == {f"{large}:1"}
+    assert counts.failed == {"jq.job-events": 1}
+    (alarm,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert alarm.event_id == f"{large}:1"  # type: ignore[attr-defined]
+    lag = await driver.store.stream_lag()
+    assert lag is not None
+    assert lag.refused == 1
+    health = await relay.health()
+    assert not health.ok
+    assert "1 records were refused" in health.detail
+
+
+async def test_nothing_is_published_without_a_term(driver: Driver):
+    publisher, store = FakePublisher(), driver.store
+    relay = Relay(publisher)
+    await busy(driver)
+    terms: list[Term | None] = [None]
+    relay.start(store, lambda: terms[0])
+    await asyncio.sleep(0)
+    assert await store.stream_lag() is None
+    terms[0] = await driver.term()
+    relay.wake()
+    await until(lambda: bool(publisher.log))
+    await relay.stop()
+
+
+async def test_an_old_term_moves_no_mark(driver: Driver):
+    old = await driver.term()
+    start = await driver.store.begin_stream(old)
+    await busy(driver)
+    page = await driver.store.changes_after(start, 5, 1 << 20)
+    await driver.store.resign(old)
+    new = await driver.store.lead(2, 3_600.0)
+    assert new is not None
+    for call in (
+        driver.store.move_mark(page.position, old),
+        driver.store.begin_stream(old),
+        driver.store.end_stream(old),
+    ):
+        with pytest.raises(TermEnded):
+            await call
+    assert await driver.store.begin_stream(new) == start
+    await driver.store.move_mark(page.position, new)
+    assert await driver.store.begin_stream(new) == page.position
+
+
+async def test_what_is_not_published_stays(driver: Driver):
+    term, store = await driver.term(), driver.store
+    done = await driver.brought_to(State.DONE)
+    other = await driver.brought_to(State.DONE)
+    position = await store.begin_stream(term)
+    driver.clock.advance(100.0)
+    assert await driver.prune(driver.clock.now()) == 0
+    with pytest.raises(Conflict, match="not in the event stream yet"):
+        await store.delete_job(done.id)
+    assert await driver.state(done.id) is State.DONE
+    while (page := await store.changes_after(position, 3, 1 << 20)).items:
+        position = page.position
+    await store.move_mark(position, term)
+    assert await driver.delete(done.id) is State.DONE
+    assert await driver.prune(driver.clock.now()) == 1
+    gone = (await store.changes_after(position, 10, 1 << 20)).items
+    assert [(one.job_id, one.key_freed) for one in gone if isinstance(one, JobDeleted)] == [
+        (done.id, True),
+        (other.id, False),
+    ]
+
+
+async def test_without_a_stream_nothing_is_kept(driver: Driver):
+    done = await driver.brought_to(State.DONE)
+    assert await driver.delete(done.id) is State.DONE
+    term, store = await driver.term(), driver.store
+    await store.begin_stream(term)
+    later = await driver.brought_to(State.DONE)
+    await store.end_stream(term)
+    assert await store.stream_lag() is None
+    driver.clock.advance(100.0)
+    assert await driver.prune(driver.clock.now()) == 1
+    await store.begin_stream(term)
+    assert later.id not in {
+        item.job_id for item in await driver.all_changes() if isinstance(item, JobDeleted)
+    }
+
+
+async def test_a_queue_comes_before_its_jobs_and_its_changes_in_order(driver: Driver):
+    term, store = await driver.term(), driver.store
+    await store.begin_stream(term)
+    await driver.queue("new", capacity=5, priority_weights={9: 2, 0: 1}, ttl=5.0)
+    await driver.submit(queue="new")
+    await store.pause_queue("new", True)
+    await store.pause_queue("new", True)  # no change
+    await store.pause_queue("new", False)
+    (seq,) = await store.unfinished("new", 10)
+    await driver.do(Transition.dropped_with_queue(seq))
+    assert await store.delete_queue("new") == 0
+    items = await driver.all_changes(page=1)
+    changes = [item for item in items if isinstance(item, QueueEvent) and item.queue.name == "new"]
+    assert [(one.change, one.queue.paused) for one in changes] == [
+        (QueueChange.CREATED, False),
+        (QueueChange.CHANGED, True),
+        (QueueChange.CHANGED, False),
+        (QueueChange.DELETED, False),
+    ]
+    assert changes[0].queue.priority_weights == {9: 2, 0: 1}
+    assert changes[0].queue.created_at == driver.clock.now()
+    first = next(n for n, item in enumerate(items) if isinstance(item, JobEvent))
+    assert items.index(changes[0]) < first
+
+
+async def test_a_page_has_a_size(driver: Driver):
+    await driver.store.begin_stream(await driver.term())
+    for _ in range(5):
+        await driver.submit(b"x" * 10_000)
+    items, position, pages = [], 0, 0
+    while (page := await driver.store.changes_after(position, 100, 25_000)).items:
+        position = page.position
+        items += page.items
+        pages += 1
+        assert sum(isinstance(item, JobEvent) for item in page.items) <= 3
+    assert pages >= 2
+    assert sum(isinstance(item, JobEvent) for item in items) == 5
+    assert (await driver.store.changes_after(0, 100, 1)).items  # never nothing
+
+
+@pytest.mark.req("jq:FR-036")
+async def test_an_event_tells_of_its_own_time_however_late_it_is_read(driver: Driver):
+    """What became of the job since then has no part in it."""
+    job_id = await driver.submit(delay=1.0, key="k", max_retries=1)
+    await driver.after(1.0)
+    run_at = (await driver.job(job_id)).run_at
+    due: list[float | None] = []
+    began: list[float | None] = []
+    for _ in range(2):
+        assignment = await driver.claim_one()
+        await driver.start(assignment)
+        began.append(driver.clock.now())
+        driver.clock.advance(0.25)
+        due.append((await driver.fail(assignment)).due)
+        await driver.after(60.0)
+    job = await driver.job(job_id)
+    assert job.state is State.DEAD_LETTERED
+    await driver.do(Transition.retried_by_hand(job.seq))
+    await driver.store.begin_stream(await driver.term())
+    events = [item for item in await driver.all_changes() if isinstance(item, JobEvent)]
+    assert events[0].created is not None
+    assert events[0].created.run_at == run_at  # although the job has none any more
+    failed = [item.failed for item in events if item.failed is not None]
+    assert [one.next_retry_at for one in failed] == due
+    assert due[0] is not None
+    assert due[1] is None  # given up
+    assert [one.started_at for one in failed] == began
+    assert [one.retry_count for one in failed] == [0, 1]
+    (dead,) = [item.finished for item in events if item.finished is not None]
+    assert dead.retry_count == 1

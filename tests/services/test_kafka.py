@@ -1,0 +1,281 @@
+"""A private Kafka: what it keeps, and who can reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from jobqueue.topology.backing import (
+    BackingFailed,
+    PrivateKafka,
+    find_kafka,
+    kafka,
+    ports,
+)
+from tests.services import maven
+from tests.services.plugin import OwnKafka
+from tests.services.topics import Topics
+
+PATIENCE = 60.0  # seconds
+QUIET = {"log_level": 2}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def produce(bootstrap: str, topic: str, values: list[bytes], **settings: Any) -> None:
+    """All of them acknowledged, each once."""
+    refused: list[KafkaError] = []
+
+    def noted(error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            refused.append(error)
+
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, **QUIET, **settings}
+    )
+    for value in values:
+        producer.produce(topic, value, on_delivery=noted)
+    assert producer.flush(PATIENCE) == 0
+    if refused:
+        raise KafkaException(refused[0])
+
+
+def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    """So many values from the beginning on."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"{topic}-readers",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **QUIET,
+        }
+    )
+    consumer.subscribe([topic])
+    values: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while len(values) < count and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None and not message.error():
+                values.append(message.value() or b"")
+    finally:
+        consumer.close()
+    return values
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Those whose working directory is that folder."""
+
+    def is_there(process: Path) -> bool:
+        try:
+            return (process / "cwd").readlink() == folder
+        except OSError:
+            return False
+
+    return [process.name for process in Path("/proc").glob("[0-9]*") if is_there(process)]
+
+
+def test_what_is_produced_can_be_consumed(own_kafka: OwnKafka) -> None:
+    bootstrap = own_kafka().bootstrap
+    topic = Topics(bootstrap, "mine-").create("events")
+    values = [str(number).encode() for number in range(1000)]
+    produce(bootstrap, topic, values)
+    assert consume(bootstrap, topic, len(values)) == values
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_what_was_acknowledged_survives_its_end(own_kafka: OwnKafka, end: str) -> None:
+    broker = own_kafka()
+    bootstrap = broker.bootstrap
+    topics = Topics(bootstrap, "mine-")
+    topic = topics.create("events", partitions=1, settings={"retention.ms": "-1"})
+    before, after = [b"1", b"2", b"3"], [b"4", b"5"]
+    produce(bootstrap, topic, before)
+    getattr(broker, end)()
+    assert processes_in(broker.data) == []
+    broker.start()
+    assert broker.bootstrap == bootstrap
+    produce(bootstrap, topic, after)
+    assert consume(bootstrap, topic, 5) == before + after
+
+
+def test_a_client_outlasts_a_restart(own_kafka: OwnKafka) -> None:
+    """It was given one address, and goes on with that."""
+    broker = own_kafka()
+    topic = Topics(broker.bootstrap, "mine-").create("events")
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, **QUIET}
+    )
+    producer.produce(topic, b"before")
+    assert producer.flush(PATIENCE) == 0
+    broker.stop()
+    producer.produce(topic, b"meanwhile")
+    assert producer.flush(0.5) == 1
+    broker.start()
+    assert producer.flush(PATIENCE) == 0
+    assert consume(broker.bootstrap, topic, 2) == [b"before", b"meanwhile"]
+
+
+def test_a_paused_broker_goes_on(own_kafka: OwnKafka) -> None:
+    broker = own_kafka()
+    topic = Topics(broker.bootstrap, "mine-").create("events")
+    pid = broker.pid
+    assert pid is not None
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, **QUIET}
+    )
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        producer.produce(topic, b"late")
+        assert producer.flush(0.5) == 1
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert producer.flush(PATIENCE) == 0
+    assert broker.pid == pid
+
+
+def test_a_topic_has_to_be_created(own_kafka: OwnKafka) -> None:
+    with pytest.raises(KafkaException) as refused:
+        produce(own_kafka().bootstrap, "slip-of-the-pen", [b"x"], **{"message.timeout.ms": 5000})
+    error = refused.value.args[0]
+    assert error.code() in (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._MSG_TIMED_OUT,
+    )
+
+
+def test_it_listens_on_this_machine_only(own_kafka: OwnKafka) -> None:
+    broker = own_kafka()
+    inodes = set()
+    for descriptor in Path(f"/proc/{broker.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed while we look
+            inodes.add(str(descriptor.readlink()).removeprefix("socket:[").rstrip("]"))
+    listening = [
+        fields[1]
+        for table in ("tcp", "tcp6")
+        for fields in map(str.split, Path(f"/proc/net/{table}").read_text().splitlines()[1:])
+        if fields[3] == "0A" and fields[9] in inodes
+    ]
+    assert len(listening) == 2  # the broker, and the controller in it
+    loopback = ("0100007F", "0000000000000000FFFF00000100007F")
+    assert {address.partition(":")[0] for address in listening} <= set(loopback)
+
+
+def test_a_controllers_port_that_was_taken_meanwhile_is_replaced(own_kafka: OwnKafka) -> None:
+    broker = own_kafka()
+    port, controller = broker.port, broker._noted_controller_port()
+    assert controller is not None
+    broker.restart()
+    assert broker._noted_controller_port() == controller
+    broker.stop()
+    with socket.create_server(("127.0.0.1", controller)):
+        broker.start()
+        assert broker.port == port
+        assert broker._noted_controller_port() != controller
+
+
+def test_losing_the_race_for_the_controllers_port_is_made_up_for(
+    own_kafka: OwnKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = own_kafka()
+    port = broker.port
+    broker.stop()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        offered = [taken.getsockname()[1], ports.free_port()]
+        free = offered[1]
+        monkeypatch.setattr(broker, "_choose_controller_port", lambda _: offered.pop(0))
+        broker.start()
+    assert broker._noted_controller_port() == free
+    assert broker.port == port
+
+
+def test_what_stops_it_is_told_in_the_last_lines_of_its_log(own_kafka: OwnKafka) -> None:
+    broker = own_kafka()
+    broker.stop()
+    noted = broker.data / "topics/meta.properties"
+    noted.write_text(re.sub("node.id=.*", "node.id=77", noted.read_text()))
+    with pytest.raises(BackingFailed, match="77") as failed:
+        broker.start()
+    assert str(broker.log) in str(failed.value)
+    assert "ended with status 1" in str(failed.value)
+    assert processes_in(broker.data) == []
+
+
+@pytest.mark.integration
+def test_a_distribution_is_used_where_it_is_named(
+    services: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.need("kafka")
+    jars = find_kafka()
+    assert jars is not None
+    (folder / "libs").symlink_to(jars)
+    monkeypatch.setenv("KAFKA_HOME", str(folder))
+    server = PrivateKafka(folder / "server")
+    try:
+        server.start()
+        assert str(folder / "libs").encode() in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+        assert AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=PATIENCE)
+    finally:
+        server.remove()
+
+
+@pytest.mark.integration
+def test_an_archive_of_its_classes_is_made_and_used(
+    services: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.need("kafka")
+    jars = find_kafka()
+    assert jars is not None
+    monkeypatch.delenv(kafka.HOME, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    cached = kafka.cache_folder(os.environ)
+    shutil.copytree(jars, cached, ignore=shutil.ignore_patterns("*.jsa"))
+    maven._archive_classes(cached)
+    server = PrivateKafka(folder / "server")
+    try:
+        server.start()
+        assert str(cached / kafka.ARCHIVE) in Path(f"/proc/{server.pid}/maps").read_text()
+    finally:
+        server.remove()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (struct.pack(">iii", 8, 0, 1), True),
+        (struct.pack(">iii", 8, 0, 0), False),  # it listens, but does not count itself in yet
+        (b"HTTP", False),
+    ],
+)
+def test_it_is_up_when_it_lists_itself(folder: Path, answer: bytes, expected: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert PrivateKafka(folder)._answers(listener.getsockname()[1]) is expected
+        thread.join()
+
+
+def test_one_that_does_not_answer_is_not_waited_for_long(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not PrivateKafka(folder)._answers(silent.getsockname()[1])
