@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jobqueue.core.job import Event, Job, Queue
+from jobqueue.core.job import Event, Job, JobSpec, Queue
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.stream import (
     CancelRequested,
     Created,
+    Failed,
     JobDeleted,
     JobEvent,
     QueueChange,
@@ -33,16 +34,41 @@ class Rebuilt:
     history: list[Event]
     deaths: int = 0  # workers that died under it, since it was last sent back by hand
     key_expires_at: float | None = None
+    run_at: float | None = None  # as it was submitted; a retry by hand takes the job's own away
+    failures: dict[int, Failed] = field(default_factory=dict)  # by the version of their event
 
 
 @dataclass(slots=True)
 class Key:
-    """An idempotency key whose job is gone, and that is taken all the same."""
+    """An idempotency key that is taken, whether its job is still there or not."""
 
     queue: str
     key: str
     job: Job  # as it was: its payload and type make the fingerprint
     expires_at: float
+
+    @property
+    def fingerprint(self) -> bytes:
+        """What a submit with this key must be equal in."""
+        return JobSpec(payload=self.job.payload, type=self.job.type).fingerprint()
+
+
+@dataclass(slots=True)
+class Figures:
+    """The attempts of a queue that ended, those of removed jobs among them."""
+
+    succeeded: int = 0
+    failed: int = 0
+    run_seconds: float = 0.0
+
+    def count(self, job: Job, event: Event) -> None:
+        """Add the attempt that an event ended."""
+        if event.to_state is State.DONE:
+            self.succeeded += 1
+        else:
+            self.failed += 1
+        began = event.at if job.started_at is None else job.started_at
+        self.run_seconds += max(0.0, event.at - began)
 
 
 @dataclass(slots=True)
@@ -51,7 +77,12 @@ class World:
 
     jobs: dict[str, Rebuilt] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
-    keys: list[Key] = field(default_factory=list)
+    gone: dict[str, Queue] = field(default_factory=dict)  # deleted queues, as they were last
+    keys: list[Key] = field(default_factory=list)  # of jobs that are gone
+    figures: dict[str, Figures] = field(default_factory=dict)  # by queue
+    last_seq: int = 0  # the highest number that any job had
+    last_number: int = 0  # the highest number of a queue's change
+    _numbers: dict[str, int] = field(default_factory=dict)
     _deleted: set[str] = field(default_factory=set)
 
     def add(self, item: StreamItem) -> bool:
@@ -62,22 +93,44 @@ class World:
         if isinstance(item, QueueEvent):
             return self._queue(item)
         if isinstance(item, JobEvent):
-            if item.event.job_id in self._deleted:
-                return False
-            known = self.jobs.get(item.event.job_id)
-            if known is None:
-                self.jobs[item.event.job_id] = begin(item)
-                return True
-            return advance(known, item)
+            return self._job(item)
         if isinstance(item, CancelRequested):
             flagged = self.jobs.get(item.job_id)
             return flagged is not None and flag(flagged, item)
         return self._delete(item)
 
+    def discard(self, job_id: str) -> None:
+        """Leave a job out: nothing that is said of it counts any more."""
+        self._deleted.add(job_id)
+        self.jobs.pop(job_id, None)
+
+    def _job(self, item: JobEvent) -> bool:
+        event = item.event
+        if event.job_id in self._deleted:
+            return False
+        known = self.jobs.get(event.job_id)
+        if known is None:
+            self.jobs[event.job_id] = made = begin(item)
+            self.last_seq = max(self.last_seq, made.job.seq)
+            return True
+        if not advance(known, item):
+            return False
+        if event.from_state is State.RUNNING:
+            self.figures.setdefault(event.queue, Figures()).count(known.job, event)
+        return True
+
     def _queue(self, item: QueueEvent) -> bool:
+        name = item.queue.name
+        if item.number <= self._numbers.get(name, 0):
+            return False
+        self._numbers[name] = item.number
+        self.last_number = max(self.last_number, item.number)
         if item.change is QueueChange.DELETED:
-            return self.queues.pop(item.queue.name, None) is not None
-        self.queues[item.queue.name] = item.queue
+            self.queues.pop(name, None)
+            self.gone[name] = item.queue
+        else:
+            self.gone.pop(name, None)
+            self.queues[name] = item.queue
         return True
 
     def _delete(self, item: JobDeleted) -> bool:
@@ -113,7 +166,7 @@ def begin(item: JobEvent) -> Rebuilt:
     event, created = item.event, item.created
     if created is None or event.version != 1:
         raise LookupError(f"job {event.job_id}: its first record is missing")
-    return Rebuilt(_accepted(event, created), [event], 0, created.key_expires_at)
+    return Rebuilt(_accepted(event, created), [event], 0, created.key_expires_at, created.run_at)
 
 
 def _accepted(event: Event, created: Created) -> Job:
@@ -183,6 +236,7 @@ def _failed(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
     if event.reason is Reason.WORKER_LOST and before is State.RUNNING:
         rebuilt.deaths += 1
     if item.failed is not None:
+        rebuilt.failures[event.version] = item.failed
         job.started_at = item.failed.started_at or job.started_at
         job.next_retry_at = item.failed.next_retry_at
 
