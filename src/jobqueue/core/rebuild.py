@@ -15,6 +15,7 @@ from jobqueue.core.stream import (
     CancelRequested,
     Created,
     Failed,
+    Finished,
     JobDeleted,
     JobEvent,
     QueueChange,
@@ -35,7 +36,13 @@ class Rebuilt:
     deaths: int = 0  # workers that died under it, since it was last sent back by hand
     key_expires_at: float | None = None
     run_at: float | None = None  # as it was submitted; a retry by hand takes the job's own away
-    failures: dict[int, Failed] = field(default_factory=dict)  # by the version of their event
+    # What events into FAILED and DEAD_LETTERED said beside their detail, by version.
+    said: dict[int, Failed | Finished] = field(default_factory=dict)
+
+    def failed(self, version: int) -> Failed | None:
+        """What the event of that version said of a failure, if it was one."""
+        found = self.said.get(version)
+        return found if isinstance(found, Failed) else None
 
 
 @dataclass(slots=True)
@@ -236,7 +243,7 @@ def _failed(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
     if event.reason is Reason.WORKER_LOST and before is State.RUNNING:
         rebuilt.deaths += 1
     if item.failed is not None:
-        rebuilt.failures[event.version] = item.failed
+        rebuilt.said[event.version] = item.failed
         job.set_start(item.failed.started_at or job.started_at)
         job.next_retry_at = item.failed.next_retry_at
 
@@ -269,8 +276,10 @@ def _dead(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
     job.completed_at = item.event.at
     job.next_retry_at = job.expires_at = None
     job.error = item.event.detail or job.error
-    if item.finished is not None and item.finished.cancel_requested:
-        job.cancel_requested = True  # of a job from before there was a stream
+    if item.finished is not None:
+        rebuilt.said[item.event.version] = item.finished
+        if item.finished.cancel_requested:
+            job.cancel_requested = True  # of a job from before there was a stream
 
 
 _ENTER = {

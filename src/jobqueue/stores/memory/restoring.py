@@ -67,7 +67,7 @@ def entries(rebuilt: Rebuilt, position: int) -> list[Entry]:
     """A job's events, from a position on."""
     found: list[Entry] = []
     for place, event in enumerate(rebuilt.history, position):
-        failed = rebuilt.failures.get(event.version)
+        failed = rebuilt.failed(event.version)
         found.append(
             (
                 event.job_id,

@@ -181,7 +181,7 @@ class _Batch:
     def _events(self, rebuilt: Rebuilt) -> list[Row]:
         rows: list[Row] = []
         for event in rebuilt.history:
-            failed = rebuilt.failures.get(event.version)
+            failed = rebuilt.failed(event.version)
             rows.append(
                 (rebuilt.job.seq, self.xid, event.at, event.version, event.attempt,
                  self._worker(event.worker_id),

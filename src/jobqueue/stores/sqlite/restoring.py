@@ -134,7 +134,7 @@ def _events(rebuilt: Rebuilt) -> list[Row]:
     seq = rebuilt.job.seq
     rows: list[Row] = []
     for event in rebuilt.history:
-        failed = rebuilt.failures.get(event.version)
+        failed = rebuilt.failed(event.version)
         due = failed.next_retry_at if failed else None
         rows.append(
             (seq, event.version, None if event.from_state is None else int(event.from_state),
