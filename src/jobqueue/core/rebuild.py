@@ -68,14 +68,15 @@ class Figures:
     failed: int = 0
     run_seconds: float = 0.0
 
-    def count(self, job: Job, event: Event) -> None:
+    def count(self, item: JobEvent) -> None:
         """Add the attempt that an event ended."""
-        if event.to_state is State.DONE:
+        if item.event.to_state is State.DONE:
             self.succeeded += 1
         else:
             self.failed += 1
-        began = event.at if job.started_at is None else job.started_at
-        self.run_seconds += max(0.0, event.at - began)
+        said = item.finished or item.failed
+        if said is not None and said.started_at is not None:
+            self.run_seconds += max(0.0, item.event.at - said.started_at)
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class World:
         if not advance(known, item):
             return False
         if event.from_state is State.RUNNING:
-            self.figures.setdefault(event.queue, Figures()).count(known.job, event)
+            self.figures.setdefault(event.queue, Figures()).count(item)
         return True
 
     def _queue(self, item: QueueEvent) -> bool:

@@ -53,17 +53,18 @@ def unplaced(world: World) -> dict[str, str]:
                 f"it has the same number {job.seq} as job {twin}: the topics hold the events of"
                 " more than one store"
             )
-        elif job.queue not in world.queues and (
-            job.queue not in world.gone or job.state not in TERMINAL
-        ):
-            found[job_id] = f"there is no record of its queue {job.queue!r}, or only of its end"
+        elif job.queue not in world.queues and job.state not in TERMINAL:
+            found[job_id] = f"it is not finished, and there is no queue {job.queue!r}"
     return found
 
 
 def gather(world: World, *, published: bool) -> Restored:
     """What a world without unplaced jobs comes to."""
-    known = {name: (queue, False) for name, queue in world.queues.items()}
+    # Of a queue that was deleted before the stream began there are only its jobs.
+    named = {rebuilt.job.queue for rebuilt in world.jobs.values()}
+    known = {name: (Queue(name=name), True) for name in named}
     known |= {name: (queue, True) for name, queue in world.gone.items()}
+    known |= {name: (queue, False) for name, queue in world.queues.items()}
     queues = [
         RestoredQueue(queue, deleted, world.figures.get(name, Figures()))
         for name, (queue, deleted) in sorted(known.items())

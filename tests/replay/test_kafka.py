@@ -1,0 +1,96 @@
+"""From every store through a real Kafka into every store."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jobqueue.core.clock import ManualClock
+from jobqueue.core.restore import Restored, gather
+from jobqueue.core.store import Store, Term
+from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
+from jobqueue.events.record import Record
+from jobqueue.events.relay import Relay
+from jobqueue.events.replay import Replay
+from jobqueue.events.topics import MESSAGE_MARGIN, Topics
+from tests.replay.conftest import OpenEmpty
+from tests.replay.mixed import Mixed
+from tests.replay.same import assert_same, content_of, submitted_again
+from tests.replay.test_restore import run_all
+from tests.services.topics import Topics as OwnTopics
+from tests.stores.every import STORES
+
+pytestmark = [pytest.mark.integration, pytest.mark.req("sch:REPLAY")]
+PATIENCE = 60.0
+
+
+class Stream:
+    """A store's stream in topics of a test's own."""
+
+    def __init__(self, kafka: OwnTopics) -> None:
+        self.topics = Topics(kafka.name("jobs"), kafka.name("dead"), kafka.name("queues"))
+        self.settings = KafkaSettings(
+            bootstrap=kafka.bootstrap,
+            topics=self.topics.all,
+            max_message_bytes=(1 << 20) + MESSAGE_MARGIN,
+            partitions=3,
+            replication=1,
+        )
+
+    async def publish(self, store: Store, term: Term) -> None:
+        """Until everything is in Kafka."""
+        relay = Relay(KafkaPublisher(self.settings), self.topics)
+        relay.start(store, lambda: term)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while (lag := await store.stream_lag()) is None or lag.events:
+                    await asyncio.sleep(0.02)
+        finally:
+            await relay.stop()
+
+    def read(self) -> Replay:
+        found = Replay()
+        with Record(self.settings, (self.topics.jobs, self.topics.queues)) as record:
+            found.read(record, lambda count: None)
+        return found
+
+    async def rebuild(self) -> tuple[Replay, Restored]:
+        found = await asyncio.to_thread(self.read)
+        found.check()
+        return found, gather(found.world, published=True)
+
+
+async def test_every_store_can_be_rebuilt_in_every_store(
+    kafka: OwnTopics, open_empty: OpenEmpty, store_name: str, clock: ManualClock
+):
+    stream = Stream(kafka)
+    source = await open_empty(store_name)
+    await source.queue("q")
+    term = await source.term()
+    fine = store_name != "redis"  # its own clock has microseconds
+    mixed = Mixed(source, lambda: stream.publish(source.store, term), fine=fine)
+    await mixed.make()
+    await stream.publish(source.store, term)
+    once, state = await stream.rebuild()
+    # Published again from its beginning: whatever is there twice counts once.
+    await source.store.end_stream(term)
+    await stream.publish(source.store, term)
+    twice, again = await stream.rebuild()
+    assert once.repeated == 0
+    assert twice.repeated > once.records // 2
+    assert (again.jobs, again.keys) == (state.jobs, state.keys)
+    expected = await content_of(source.store)
+    targets = [await open_empty(name) for name in STORES]
+    for target in targets:
+        told: list[int] = []
+        await target.store.restore(again, told.append)
+        assert told == sorted(told)
+        assert told[-1] == len(state.jobs)
+        await assert_same(expected, target.store)
+    keys = await submitted_again(source.store, mixed.keyed)
+    assert len({status for status, _ in keys}) > 1  # some are free, some are not
+    for target in targets:
+        assert await submitted_again(target.store, mixed.keyed) == keys
+    for target in targets:  # time passes: last
+        await run_all(target)
