@@ -94,7 +94,7 @@ class World:
     _deleted: set[str] = field(default_factory=set)
 
     def add(self, item: StreamItem) -> bool:
-        """Take the next record; False: it was there already.
+        """Take the next record; False: it was there already, or tells of no job and no queue.
 
         Raises LookupError when a job's records come with a gap.
         """
@@ -105,7 +105,9 @@ class World:
         if isinstance(item, CancelRequested):
             flagged = self.jobs.get(item.job_id)
             return flagged is not None and flag(flagged, item)
-        return self._delete(item)
+        if isinstance(item, JobDeleted):
+            return self._delete(item)
+        return False  # of workers: they come and go
 
     def discard(self, job_id: str) -> None:
         """Leave a job out: nothing that is said of it counts any more."""
