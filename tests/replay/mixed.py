@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Awaitable, Callable
 
@@ -20,12 +19,11 @@ CaughtUp = Callable[[], Awaitable[None]]
 class Mixed:
     """Makes it, and remembers the keys that were used."""
 
-    def __init__(self, driver: Driver, caught_up: CaughtUp, *, fine: bool = True) -> None:
+    def __init__(self, driver: Driver, caught_up: CaughtUp) -> None:
         self.driver = driver
         self.keyed: list[JobSpec] = []
         self._caught_up = caught_up
         self._random = random.Random(5)
-        self._fine = fine  # times are finer than a microsecond, if the store keeps such
 
     async def make(self) -> None:
         await self._queues()
@@ -44,8 +42,7 @@ class Mixed:
         self._check_mixed(await self.driver.all_jobs())
 
     def _tick(self, seconds: float) -> None:
-        exactly = math.ceil(seconds * 64) / 64  # whole microseconds
-        self.driver.clock.advance(seconds + 0.000_000_3 if self._fine else exactly)
+        self.driver.clock.advance(seconds + 0.000_000_3)  # a clock may be as fine as that
 
     async def _queues(self) -> None:
         make = self.driver.queue

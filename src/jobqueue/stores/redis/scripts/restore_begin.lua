@@ -2,6 +2,8 @@
 -- that every server makes}
 --# include common.lua
 --# include lane.lua
+--# include term.lua
+--# include outbox.lua
 --# include restoring.lua
 local before = answered()
 if before then
@@ -10,8 +12,8 @@ end
 if redis.call('EXISTS', RESTORING) == 1 then
   return {'restoring'}
 end
-local leader = redis.call('HMGET', prefix .. 'leader', 'holder', 'until')
-if leader[1] and tonumber(leader[2]) > now then
+local ends = tonumber(redis.call('HGET', TERM, 'until') or 0)
+if redis.call('EXISTS', LEADER) == 1 and ends > now then
   return {'led'}
 end
 if redis.call('EXISTS', prefix .. 'jobs') == 1 then
@@ -28,6 +30,6 @@ for _, name in ipairs(redis.call('SMEMBERS', prefix .. 'every_queue')) do
   end
 end
 redis.call('DEL', first, prefix .. 'every_queue', prefix .. 'queues')
-redis.call('DEL', prefix .. 'stream', prefix .. 'outbox')
+redis.call('DEL', MARK, OUTBOX)
 redis.call('HSET', RESTORING, 'token', asked[1], 'since', iso(now))
 return answer({'begun'})
