@@ -2,67 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from jobqueue.core.clock import ManualClock
-from jobqueue.core.restore import Restored, gather
-from jobqueue.core.store import Store, Term
-from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
-from jobqueue.events.record import Record
-from jobqueue.events.relay import Relay
-from jobqueue.events.replay import Replay
-from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 from tests.replay.conftest import OpenEmpty
 from tests.replay.mixed import Mixed
 from tests.replay.same import assert_same, content_of, submitted_again
+from tests.replay.stream import Stream
 from tests.replay.test_restore import run_all
 from tests.services.topics import Topics as OwnTopics
 from tests.stores.every import STORES
 
 pytestmark = [pytest.mark.integration, pytest.mark.req("sch:REPLAY")]
-PATIENCE = 60.0
-
-
-class Stream:
-    """A store's stream in topics of a test's own."""
-
-    def __init__(self, kafka: OwnTopics) -> None:
-        self.topics = Topics(kafka.name("jobs"), kafka.name("dead"), kafka.name("queues"))
-        self.settings = KafkaSettings(
-            bootstrap=kafka.bootstrap,
-            topics=self.topics.all,
-            max_message_bytes=(1 << 20) + MESSAGE_MARGIN,
-            partitions=3,
-            replication=1,
-        )
-
-    async def publish(self, store: Store, term: Term) -> None:
-        """Until everything is in Kafka."""
-        relay = Relay(KafkaPublisher(self.settings), self.topics)
-        relay.start(store, lambda: term)
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while (lag := await store.stream_lag()) is None or lag.events:
-                    await asyncio.sleep(0.02)
-        finally:
-            await relay.stop()
-
-    def read(self) -> Replay:
-        found = Replay()
-        with Record(self.settings, (self.topics.jobs, self.topics.queues)) as record:
-            found.read(record, lambda count: None)
-        return found
-
-    async def rebuild(self) -> tuple[Replay, Restored]:
-        found = await asyncio.to_thread(self.read)
-        found.check()
-        return found, gather(found.world, published=True)
 
 
 async def test_every_store_can_be_rebuilt_in_every_store(
-    kafka: OwnTopics, open_empty: OpenEmpty, store_name: str, clock: ManualClock
+    kafka: OwnTopics, open_empty: OpenEmpty, store_name: str
 ):
     stream = Stream(kafka)
     source = await open_empty(store_name)
