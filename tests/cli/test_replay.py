@@ -109,9 +109,7 @@ def test_a_lost_store_is_rebuilt_and_goes_on(ctl: Ctl, named: OwnTopics, tmp_pat
 
 
 @pytest.mark.integration
-def test_progress_is_lines_where_there_is_no_terminal(
-    ctl: Ctl, named: OwnTopics, tmp_path: Path
-):
+def test_progress_is_lines_where_there_is_no_terminal(ctl: Ctl, named: OwnTopics, tmp_path: Path):
     fill(Stream(named), tmp_path / "lost.db")
     answer = ctl(NOWHERE, "replay", "--from-kafka", "--into", f"sqlite:///{tmp_path}/new.db")
     assert answer.status == 0, answer.err
@@ -121,9 +119,7 @@ def test_progress_is_lines_where_there_is_no_terminal(
 
 
 @pytest.mark.integration
-def test_damage_is_an_error_unless_it_may_be_left_out(
-    ctl: Ctl, named: OwnTopics, tmp_path: Path
-):
+def test_damage_is_an_error_unless_it_may_be_left_out(ctl: Ctl, named: OwnTopics, tmp_path: Path):
     fill(Stream(named), tmp_path / "lost.db")
 
     async def write_rubbish() -> None:
