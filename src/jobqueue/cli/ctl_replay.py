@@ -76,7 +76,7 @@ def replay(
     """Rebuild the whole job state from the event stream, in an empty store.
 
     Stop the servers first: what is published later is not read. The state is built in memory
-    before it is written (some 5 KB for each job, its payload and result). Jobs that were being
+    before it is written (some 2 KB for each job, its payload and result). Jobs that were being
     executed are written as they were; the servers that are started then find their workers gone,
     and try them again.
     """

@@ -142,5 +142,5 @@ def led() -> Conflict:
     """Why nothing was written: somebody works here."""
     return Conflict(
         "a server is at work on this store, or was a moment ago: stop it, wait until its term has"
-        " run out (server.leader_ttl), and try again"
+        " run out (scheduler.leader_ttl), and try again"
     )
