@@ -20,7 +20,7 @@ from jobqueue.core.restore import Restored, Told, gather, not_empty
 from jobqueue.core.store import JobFilter, Store
 from jobqueue.events.replay import Replay
 from jobqueue.redaction import redact
-from jobqueue.topology import options, stream
+from jobqueue.topology import stream
 from jobqueue.topology.connect import create_store, parse_url
 
 _TARGETS = (
@@ -121,6 +121,8 @@ def _target(into: str | None, *, dry_run: bool) -> str:
 
 
 def _store(url: str, settings: Settings) -> Store:
+    from jobqueue.topology import options  # brings every face along: not for other commands
+
     return create_store(
         options.db_url(settings, url), rules=options.rules(settings), field="--into"
     )
