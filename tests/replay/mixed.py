@@ -53,7 +53,7 @@ class Mixed:
         await make("gone")
         await make("again")
         done = await self.driver.submit(queue="again")
-        await self._finish(*await self.driver.claim(1, queues=("again",)), result=b"first life")
+        await self._finish(await self.driver.claim_one(queues=("again",)), result=b"first life")
         assert (await self.driver.job(done)).state is State.DONE
         dead = await self.driver.submit(queue="gone", key="k-gone")
         await self.driver.submit(queue="gone")

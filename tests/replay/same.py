@@ -57,7 +57,7 @@ async def assert_same(expected: Content, store: Store) -> None:
 
 
 async def _lists(store: Store, names: list[str]) -> dict[tuple[str, ...], list[str]]:
-    found = {}
+    found: dict[tuple[str, ...], list[str]] = {}
     for name in names:
         for state in State:
             page = await store.list_jobs(JobFilter(queue=name, states=(state,), limit=500))

@@ -138,7 +138,8 @@ async def test_a_topic_without_its_beginning(kafka: OwnTopics):
     stream = Stream(kafka)
     publisher = KafkaPublisher(stream.settings)
     await publisher.open()
-    for item in (MADE, *story("early", 1)):
+    items: list[StreamItem] = [MADE, *story("early", 1)]
+    for item in items:
         await publisher.send(stream.topics.messages(item))
     await publisher.close()
     whole = await asyncio.to_thread(stream.read)
