@@ -123,6 +123,29 @@ async def test_every_unfinished_job_can_be_executed(open_empty: OpenEmpty, store
     await target.check()
 
 
+async def test_what_is_claimed_comes_in_the_same_order(open_empty: OpenEmpty, store_name: str):
+    source = await some(open_empty)
+    for priority in (0, 5, 9, 5):
+        await source.submit(queue="other", priority=priority)
+    expires = await source.submit(queue="other", ttl=30.0)
+    delayed = await source.submit(queue="other", delay=60.0, priority=9)
+    target = await open_empty(store_name)
+    await restored(source, target.store)
+    expected = await source.claim(4, queues=("other",))
+    taken = await target.claim(4, queues=("other",))
+    assert [one.id for one in taken] == [one.id for one in expected]
+    assert [(one.attempt, one.labels) for one in taken] == [
+        (one.attempt, one.labels) for one in expected
+    ]
+    await target.after(31.0)
+    assert (await target.job(expires)).reason is Reason.TTL_EXPIRED
+    rest = [one.id for one in await target.claim(9, queues=("other",))]
+    assert delayed not in rest
+    assert len(rest) == 1
+    await target.after(30.0)
+    assert delayed in [one.id for one in await target.claim(9, queues=("other",))]
+
+
 async def run_all(target: Driver) -> None:
     """What a leader, a sweeper and a worker do, until there is nothing left to do."""
     await target.apply(
