@@ -86,6 +86,15 @@ async def test_a_full_look_finds_what_others_claimed(pair, clock):
     assert [one.lease for one in await slow.held()] == [theirs.lease]
 
 
+async def test_workers_are_counted_whole_unless_that_is_costly(pair):
+    slow, other = pair
+    await accept(slow)
+    await other.claim(CLAIM)
+    assert [one.running for one in await slow.workers()] == [1]
+    slow._holding.looked((), 1.0)
+    assert [one.running for one in await slow.workers()] == [0]
+
+
 def test_what_is_claimed_during_a_look_is_not_forgotten():
     holding = Holding()
     holding.measured(1.0)

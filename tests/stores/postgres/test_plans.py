@@ -128,6 +128,7 @@ async def test_looks_at_what_is_held_pass_over_what_was_held(
     open_store, db, postgres_dsn, monkeypatch
 ):
     monkeypatch.setattr(holding, "_SLOW", -1.0)  # as if every look had taken long,
+    monkeypatch.setattr(holding, "_COSTLY", -1.0)
     monkeypatch.setattr(holding, "_SHARE", 0)  # and long ago
     plans = await watch(db, monkeypatch)
     store = await open_store()

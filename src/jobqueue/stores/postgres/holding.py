@@ -16,6 +16,7 @@ from jobqueue.core.job import Assignment
 from jobqueue.stores.postgres.heads import NOTHING_NEW
 
 _SLOW = 0.02
+_COSTLY = 0.25  # not even an operator's question is worth it
 _SHARE = 20  # slow looks take at most a twentieth of the time
 
 
@@ -64,6 +65,11 @@ class Holding:
         self._looked_at = time.monotonic()
         self._took = took
         self.slow = took > _SLOW
+
+    @property
+    def costly(self) -> bool:
+        """Whether to count only what is known here: a full look took too long for more."""
+        return self.slow and self._took > _COSTLY
 
     def pause(self) -> float:
         """For how long the sweeper should not read what is held from the floors on."""
