@@ -85,6 +85,9 @@ class KafkaSettings(Section):
         "job.dead-lettered", "Topic that dead letters are published to as well."
     )
     topic_queues: Topic = setting("jq.queue-events", "Topic of changes of queues.")
+    topic_workers: Topic = setting(
+        "worker-events", "Topic of workers that come and are lost, of a store on Redis."
+    )
     partitions: Int = setting(
         6, "Partitions of a topic that jq-server creates.", "partitions", ge=1, le=1_000
     )

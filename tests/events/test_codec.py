@@ -18,6 +18,8 @@ from jobqueue.core.stream import (
     QueueChange,
     QueueEvent,
     StreamItem,
+    WorkerChange,
+    WorkerEvent,
 )
 from jobqueue.events.codec import UnknownRecord, decode, encode
 from jobqueue.pb.jq.v1 import events_pb2 as pb
@@ -89,6 +91,13 @@ ITEMS = st.one_of(
     st.builds(CancelRequested, job_id=TEXT, queue=TEXT, version=COUNT, at=TIME),
     st.builds(JobDeleted, job_id=TEXT, queue=TEXT, version=COUNT, at=TIME, key_freed=st.booleans()),
     st.builds(QueueEvent, change=st.sampled_from(QueueChange), queue=QUEUES, number=COUNT, at=TIME),
+    st.builds(
+        WorkerEvent,
+        change=st.sampled_from(WorkerChange),
+        worker_id=TEXT,
+        incarnation=st.integers(1, 2**63 - 1),
+        at=TIME,
+    ),
 )
 
 

@@ -54,6 +54,14 @@ class Finished:
     cancel_requested: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a worker reads its assignments: a partition that is its incarnation's."""
+
+    partition: int
+    incarnation: int
+
+
 @dataclass(slots=True)
 class JobEvent:
     """A transition, with the part of the job that it wrote."""
@@ -62,6 +70,7 @@ class JobEvent:
     created: Created | None = None
     failed: Failed | None = None
     finished: Finished | None = None
+    route: Route | None = None  # into ASSIGNED, if its worker had one; not part of the record
 
     @property
     def event_id(self) -> str:
@@ -123,7 +132,48 @@ class QueueEvent:
         return f"queue:{self.queue.name}:{self.number}"
 
 
-StreamItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
+class WorkerChange(enum.IntEnum):
+    """What became of a worker."""
+
+    REGISTERED = 1  # a new incarnation, or one that counted as dead
+    DEAD = 2
+
+
+@dataclass(slots=True)
+class WorkerEvent:
+    """A worker came or was lost. Nothing is rebuilt from it, and not every store tells."""
+
+    change: WorkerChange
+    worker_id: str
+    incarnation: int
+    at: float
+
+    @property
+    def event_id(self) -> str:
+        """Its identity. One incarnation may be lost and come back."""
+        what = self.change.name.lower()
+        return f"worker:{self.worker_id}:{self.incarnation}:{what}:{self.at:.6f}"
+
+
+@dataclass(slots=True)
+class AssignmentRepeated:
+    """A worker has not started what it was assigned: it may not have heard of it. Only a hint."""
+
+    job_id: str
+    queue: str
+    seq: int
+    attempt: int
+    worker_id: str
+    route: Route
+    at: float
+
+    @property
+    def event_id(self) -> str:
+        """Its identity."""
+        return f"{self.job_id}:{self.attempt}:repeated:{self.at:.6f}"
+
+
+StreamItem = JobEvent | CancelRequested | JobDeleted | QueueEvent | WorkerEvent | AssignmentRepeated
 
 
 @dataclass(slots=True)

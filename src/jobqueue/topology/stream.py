@@ -12,7 +12,7 @@ from jobqueue.core.stream import StreamRunner
 from jobqueue.events.abandon import Abandon
 from jobqueue.events.relay import Relay
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
-from jobqueue.topology.connect import not_installed
+from jobqueue.topology.connect import is_redis, not_installed
 
 if TYPE_CHECKING:
     from jobqueue.events.kafka import KafkaSettings
@@ -24,7 +24,8 @@ _FIELD = "kafka.bootstrap"
 def topics(settings: Settings) -> Topics:
     """Which topics carry what."""
     chosen = settings.kafka
-    return Topics(chosen.topic_jobs, chosen.topic_dead_letters, chosen.topic_queues)
+    workers = chosen.topic_workers if is_redis(settings.db.url) else None  # others do not tell
+    return Topics(chosen.topic_jobs, chosen.topic_dead_letters, chosen.topic_queues, workers)
 
 
 def kafka(settings: Settings) -> KafkaSettings:

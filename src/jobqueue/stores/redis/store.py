@@ -35,12 +35,14 @@ from jobqueue.core.store import (
     Change,
     Claim,
     JobFilter,
+    Lag,
     Overdue,
     Rules,
     Submission,
     Term,
     TermEnded,
 )
+from jobqueue.core.stream import Changes, unpublished
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.applying import Applying
 from jobqueue.stores.redis.claiming import Claiming
@@ -52,6 +54,7 @@ from jobqueue.stores.redis.queues import Queues
 from jobqueue.stores.redis.reads import Reads
 from jobqueue.stores.redis.runner import Runner
 from jobqueue.stores.redis.server import check_version, shortcomings
+from jobqueue.stores.redis.streaming import Streaming
 from jobqueue.stores.redis.submitting import Submitting
 from jobqueue.stores.redis.wire import Wire
 from jobqueue.stores.redis.workers import Workers
@@ -64,7 +67,11 @@ _PRUNED_AT_ONCE = 500
 
 
 class RedisStore:
-    """Jobs in a Redis database, under one prefix. ``create=False``: some must be there."""
+    """Jobs in a Redis database, under one prefix. ``create=False``: some must be there.
+
+    With ``partitions`` every worker is allotted one of so many, from which it reads what it is
+    assigned (``partition_of``); events tell which one it is.
+    """
 
     name = "redis"
     parallel = True
@@ -79,6 +86,7 @@ class RedisStore:
         prefix: str = PREFIX,
         patience: float = _PATIENCE,
         create: bool = True,
+        partitions: int = 0,
     ) -> None:
         rules = rules or Rules()
         observer = observer or Deaf()
@@ -92,8 +100,9 @@ class RedisStore:
         self._applying = Applying(runner, rules, self._hear)
         self._reads = Reads(runner)
         self._queues = Queues(runner)
-        self._workers = Workers(runner)
+        self._workers = Workers(runner, partitions)
         self._leadership = Leadership(runner)
+        self._streaming = Streaming(runner)
         self._pulses = Pulses(url, runner, rules, observer)
         self._lacking: list[str] = ["not looked at yet"]
 
@@ -196,6 +205,18 @@ class RedisStore:
         """See ``Store.apply``. Under a term, only while it stands; else TermEnded."""
         return await self._applying.apply(transitions, claims, term)
 
+    async def standing(self, job_ids: Sequence[str], worker_id: str) -> list[Assignment]:
+        """Those of the jobs that are ASSIGNED to this worker now, as ``claim`` returned them."""
+        return await self._claiming.standing(job_ids, worker_id)
+
+    async def repeat_assignments(self, older_than: float, limit: int, term: Term) -> int:
+        """Say once more what was ASSIGNED for longer and not started; returns how much it was.
+
+        ``changes_after`` gives it as ``AssignmentRepeated``, while there is a stream, for workers
+        with a partition: once in ``older_than`` seconds for each. TermEnded as ``prune_done``.
+        """
+        return await self._claiming.repeat(older_than, limit, term)
+
     async def request_cancel(self, seq: int) -> Held | None:
         """See ``Store.request_cancel``."""
         row = await self._runner.write("request_cancel", (seq,))
@@ -240,7 +261,12 @@ class RedisStore:
     async def delete_job(self, job_id: str) -> State | None:
         """See ``Store.delete_job``."""
         said = await self._runner.write("delete_job", (job_id,))
-        return None if said is None else STATES[said[0]]
+        if said is None:
+            return None
+        state, may_go = said
+        if not may_go:
+            raise unpublished(job_id)
+        return STATES[state]
 
     async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
         """See ``Store.prune_done``."""
@@ -254,6 +280,28 @@ class RedisStore:
             removed += int(said[0])
             if int(said[0]) < wanted or removed >= limit:
                 return removed
+
+    # -- the event stream ------------------------------------------------------------------
+
+    async def begin_stream(self, term: Term) -> int:
+        """See ``Store.begin_stream``."""
+        return await self._streaming.begin(term)
+
+    async def end_stream(self, term: Term) -> None:
+        """See ``Store.end_stream``."""
+        await self._streaming.end(term)
+
+    async def changes_after(self, position: int, limit: int, size: int) -> Changes:
+        """See ``Store.changes_after``."""
+        return await self._streaming.changes_after(position, limit, size)
+
+    async def move_mark(self, position: int, term: Term, refused: int = 0) -> None:
+        """See ``Store.move_mark``."""
+        await self._streaming.move_mark(position, term, refused)
+
+    async def stream_lag(self) -> Lag | None:
+        """See ``Store.stream_lag``."""
+        return await self._streaming.lag()
 
     # -- queues ----------------------------------------------------------------------------
 
@@ -282,6 +330,10 @@ class RedisStore:
     async def register_worker(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
         return await self._workers.register(info)
+
+    async def partition_of(self, worker_id: str, incarnation: int) -> int | None:
+        """The partition of a registered incarnation that is not OFFLINE; None: it has none."""
+        return await self._workers.partition_of(worker_id, incarnation)
 
     def pulse(
         self,
