@@ -1,7 +1,10 @@
-"""``make bench-streaming``: how fast the relay publishes, on a private PostgreSQL and Kafka.
+"""``make bench-streaming``: how fast the relay publishes, and how fast a store is rebuilt, on a
+private PostgreSQL, Redis and Kafka.
 
-A backlog of jobs that were submitted, claimed and finished (four events each) is published from
-the beginning: what the relay does after an outage. The broker shares the machine.
+relay: a backlog of jobs that were submitted, claimed and finished (four events each) is published
+from the beginning: what the relay does after an outage. The broker shares the machine.
+replay: as many jobs in every state are published, read back and written into each store, and
+everything is compared.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pathlib import Path
 import uvloop
 
 from bench.replicated.ground import scratch
+from bench.streaming import replaying
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec, NewJob, Queue, Transition
 from jobqueue.core.observer import Deaf
@@ -26,7 +30,7 @@ from jobqueue.core.store import Claim, Store
 from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
 from jobqueue.events.relay import Relay
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
-from jobqueue.topology.backing import PrivateKafka, PrivatePostgres
+from jobqueue.topology.backing import PrivateKafka, PrivatePostgres, PrivateRedis
 from jobqueue.topology.connect import create_store
 
 _BATCH = 1_000
@@ -118,22 +122,36 @@ def main() -> int:
     parser.add_argument("--bootstrap", help="a Kafka that is there")
     parser.add_argument("--profile", action="store_true", help="show where the time goes")
     parser.add_argument("--store", nargs="*", default=["postgres", "sqlite"])
+    parser.add_argument("--only", choices=["relay", "replay"], help="one part")
     options = parser.parse_args()
+    replayed = options.only != "relay"
     with scratch() as folder:
         kafka = None if options.bootstrap else PrivateKafka(folder / "kafka")
         postgres = PrivatePostgres(folder / "postgres")
+        redis = PrivateRedis(
+            folder / "redis", settings={"appendonly": "yes", "appendfsync": "always"}
+        )
         try:
             bootstrap = options.bootstrap
             if kafka is not None:
                 kafka.start()
                 bootstrap = kafka.bootstrap
-            if "postgres" in options.store:
+            if "postgres" in options.store or replayed:
                 postgres.start()
-            for name in options.store:
+            for name in options.store if options.only != "replay" else ():
                 url = _place(name, postgres, folder)
                 work = measure(url, bootstrap, options.jobs, options.payload, options.profile)
                 uvloop.run(work)
+            if replayed:
+                redis.start()
+                database = asyncio.run(replaying.empty_database(postgres))
+                targets = [f"sqlite:///{folder}/rebuilt.db", database, redis.url]
+                source = f"sqlite:///{folder}/source.db"
+                uvloop.run(
+                    replaying.measure(source, targets, bootstrap, options.jobs, options.payload)
+                )
         finally:
+            redis.stop()
             postgres.stop("immediate")
             if kafka is not None:
                 kafka.stop()

@@ -23,8 +23,10 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.rebuild import World
+from jobqueue.core.restore import gather
 from jobqueue.core.store import Claim, JobFilter, Overdue, Rules, Store, Term
 from jobqueue.core.stream import StreamItem
+from jobqueue.stores.memory import MemoryStore
 from tests.history.checker import Evidence, assert_kept
 
 NO_BACKOFF = "scheduler"  # 1, 2, 4, 8 s without jitter: times that a test can name
@@ -230,6 +232,11 @@ class Driver:
             assert rebuilt.history == await self.store.history(job_id)
         queues = {stats.queue.name: stats.queue for stats in await self.store.stats()}
         assert world.queues == queues
+        twin = Driver(MemoryStore(rules=self.rules, clock=self.clock), self.clock, self.rules)
+        await twin.store.restore(gather(world, published=True), lambda count: None)
+        assert {job.id: job for job in await twin.all_jobs()} == jobs
+        for job_id, rebuilt in world.jobs.items():
+            assert rebuilt.history == await twin.store.history(job_id)
 
     async def check(self, **more: Any) -> None:
         """Let the history checker judge everything that happened in this store."""

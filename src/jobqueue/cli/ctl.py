@@ -17,6 +17,7 @@ from jobqueue.cli import (
     ctl_job,
     ctl_ps,
     ctl_queue,
+    ctl_replay,
     ctl_status,
     ctl_up,
     ctl_worker,
@@ -53,6 +54,7 @@ app.add_typer(ctl_worker.app, name="worker")
 app.add_typer(ctl_dlq.app, name="dlq")
 app.add_typer(ctl_events.app, name="events")
 app.command("status", epilog=ctl_status.EXAMPLES)(ctl_status.status)
+app.command("replay", epilog=ctl_replay.EXAMPLES)(ctl_replay.replay)
 app.command("up", epilog=ctl_up.EXAMPLES)(ctl_up.up)
 app.command("ps", epilog=ctl_ps.EXAMPLES)(ctl_ps.ps)
 app.command("down", epilog=ctl_down.EXAMPLES)(ctl_down.down)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jobqueue.core.job import Event, Job, Queue
+from jobqueue.core.job import Event, Job, JobSpec, Queue
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.stream import (
     CancelRequested,
     Created,
+    Failed,
+    Finished,
     JobDeleted,
     JobEvent,
     QueueChange,
@@ -33,16 +35,48 @@ class Rebuilt:
     history: list[Event]
     deaths: int = 0  # workers that died under it, since it was last sent back by hand
     key_expires_at: float | None = None
+    run_at: float | None = None  # as it was submitted; a retry by hand takes the job's own away
+    # What events into FAILED and DEAD_LETTERED said beside their detail, by version.
+    said: dict[int, Failed | Finished] = field(default_factory=dict)
+
+    def failed(self, version: int) -> Failed | None:
+        """What the event of that version said of a failure, if it was one."""
+        found = self.said.get(version)
+        return found if isinstance(found, Failed) else None
 
 
 @dataclass(slots=True)
 class Key:
-    """An idempotency key whose job is gone, and that is taken all the same."""
+    """An idempotency key that is taken, whether its job is still there or not."""
 
     queue: str
     key: str
     job: Job  # as it was: its payload and type make the fingerprint
     expires_at: float
+
+    @property
+    def fingerprint(self) -> bytes:
+        """What a submit with this key must be equal in."""
+        return JobSpec(payload=self.job.payload, type=self.job.type).fingerprint()
+
+
+@dataclass(slots=True)
+class Figures:
+    """The attempts of a queue that ended, those of removed jobs among them."""
+
+    succeeded: int = 0
+    failed: int = 0
+    run_seconds: float = 0.0
+
+    def count(self, item: JobEvent) -> None:
+        """Add the attempt that an event ended."""
+        if item.event.to_state is State.DONE:
+            self.succeeded += 1
+        else:
+            self.failed += 1
+        said = item.finished or item.failed
+        if said is not None and said.started_at is not None:
+            self.run_seconds += max(0.0, item.event.at - said.started_at)
 
 
 @dataclass(slots=True)
@@ -51,7 +85,12 @@ class World:
 
     jobs: dict[str, Rebuilt] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
-    keys: list[Key] = field(default_factory=list)
+    gone: dict[str, Queue] = field(default_factory=dict)  # deleted queues, as they were last
+    keys: list[Key] = field(default_factory=list)  # of jobs that are gone
+    figures: dict[str, Figures] = field(default_factory=dict)  # by queue
+    last_seq: int = 0  # the highest number that any job had
+    last_number: int = 0  # the highest number of a queue's change
+    _numbers: dict[str, int] = field(default_factory=dict)
     _deleted: set[str] = field(default_factory=set)
 
     def add(self, item: StreamItem) -> bool:
@@ -62,13 +101,7 @@ class World:
         if isinstance(item, QueueEvent):
             return self._queue(item)
         if isinstance(item, JobEvent):
-            if item.event.job_id in self._deleted:
-                return False
-            known = self.jobs.get(item.event.job_id)
-            if known is None:
-                self.jobs[item.event.job_id] = begin(item)
-                return True
-            return advance(known, item)
+            return self._job(item)
         if isinstance(item, CancelRequested):
             flagged = self.jobs.get(item.job_id)
             return flagged is not None and flag(flagged, item)
@@ -76,10 +109,38 @@ class World:
             return self._delete(item)
         return False  # of workers: they come and go
 
+    def discard(self, job_id: str) -> None:
+        """Leave a job out: nothing that is said of it counts any more."""
+        self._deleted.add(job_id)
+        self.jobs.pop(job_id, None)
+
+    def _job(self, item: JobEvent) -> bool:
+        event = item.event
+        if event.job_id in self._deleted:
+            return False
+        known = self.jobs.get(event.job_id)
+        if known is None:
+            self.jobs[event.job_id] = made = begin(item)
+            self.last_seq = max(self.last_seq, made.job.seq)
+            return True
+        if not advance(known, item):
+            return False
+        if event.from_state is State.RUNNING:
+            self.figures.setdefault(event.queue, Figures()).count(item)
+        return True
+
     def _queue(self, item: QueueEvent) -> bool:
+        name = item.queue.name
+        if item.number <= self._numbers.get(name, 0):
+            return False
+        self._numbers[name] = item.number
+        self.last_number = max(self.last_number, item.number)
         if item.change is QueueChange.DELETED:
-            return self.queues.pop(item.queue.name, None) is not None
-        self.queues[item.queue.name] = item.queue
+            self.queues.pop(name, None)
+            self.gone[name] = item.queue
+        else:
+            self.gone.pop(name, None)
+            self.queues[name] = item.queue
         return True
 
     def _delete(self, item: JobDeleted) -> bool:
@@ -115,7 +176,7 @@ def begin(item: JobEvent) -> Rebuilt:
     event, created = item.event, item.created
     if created is None or event.version != 1:
         raise LookupError(f"job {event.job_id}: its first record is missing")
-    return Rebuilt(_accepted(event, created), [event], 0, created.key_expires_at)
+    return Rebuilt(_accepted(event, created), [event], 0, created.key_expires_at, created.run_at)
 
 
 def _accepted(event: Event, created: Created) -> Job:
@@ -185,6 +246,7 @@ def _failed(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
     if event.reason is Reason.WORKER_LOST and before is State.RUNNING:
         rebuilt.deaths += 1
     if item.failed is not None:
+        rebuilt.said[event.version] = item.failed
         job.set_start(item.failed.started_at or job.started_at)
         job.next_retry_at = item.failed.next_retry_at
 
@@ -217,8 +279,10 @@ def _dead(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
     job.completed_at = item.event.at
     job.next_retry_at = job.expires_at = None
     job.error = item.event.detail or job.error
-    if item.finished is not None and item.finished.cancel_requested:
-        job.cancel_requested = True  # of a job from before there was a stream
+    if item.finished is not None:
+        rebuilt.said[item.event.version] = item.finished
+        if item.finished.cancel_requested:
+            job.cancel_requested = True  # of a job from before there was a stream
 
 
 _ENTER = {

@@ -34,6 +34,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import State
 
 if TYPE_CHECKING:
+    from jobqueue.core.restore import Restored, Told
     from jobqueue.core.stream import Changes
 
 ALL_QUEUES = "*"
@@ -285,6 +286,16 @@ class Store(Protocol):
 
     async def stream_lag(self) -> Lag | None:
         """How far the mark is behind; None: there is no stream."""
+        ...
+
+    async def restore(self, state: Restored, told: Told) -> None:
+        """Write a store's whole content, rebuilt from a stream, into this one, which is empty.
+
+        Empty: no jobs, no keys, no queue but an unused default one, and nobody leads; otherwise
+        Conflict, and nothing was written. Jobs, events and queues are as they were; new jobs and
+        changes of queues get numbers after the old ones. Interrupted, it leaves nothing, or a
+        store that cannot be opened and says why.
+        """
         ...
 
     # -- queues ----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from jobqueue.topology.connect import is_redis, not_installed
 
 if TYPE_CHECKING:
     from jobqueue.events.kafka import KafkaSettings
+    from jobqueue.events.record import Record
     from jobqueue.events.tail import Tail
 
 _FIELD = "kafka.bootstrap"
@@ -72,6 +73,16 @@ def tail(settings: Settings, *, beginning: bool) -> Tail:
     from jobqueue.events.tail import Tail
 
     return Tail(told, settings.kafka.topic_jobs, beginning=beginning)
+
+
+def record(settings: Settings) -> Record:
+    """Who reads all that there is of jobs and queues, to rebuild them."""
+    told = kafka(settings)
+    from jobqueue.events.record import Record
+
+    named = topics(settings)
+    # Queues last: each is there before its jobs.
+    return Record(told, list(dict.fromkeys((named.jobs, named.queues))))
 
 
 async def check(settings: Settings, timeout: float) -> str:

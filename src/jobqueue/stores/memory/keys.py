@@ -12,6 +12,10 @@ class Keys:
         self._known: dict[tuple[str, str], tuple[str, bytes, float]] = {}
         self._expiry: list[tuple[float, str, str]] = []
 
+    def any(self) -> bool:
+        """Whether a key is taken."""
+        return bool(self._known)
+
     def find(self, queue: str, key: str) -> tuple[str, bytes] | None:
         """(job id, fingerprint) of the job under this key."""
         known = self._known.get((queue, key))

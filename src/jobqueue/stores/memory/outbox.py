@@ -44,6 +44,13 @@ class Outbox:
                 self.put(item, now)
         return self.mark
 
+    def resume(self, number: int, *, published: bool) -> None:
+        """Number on from there; what has been published, the stream has got."""
+        self.end()
+        self._number = max(self._number, number)
+        if published:
+            self.mark, self.refused = pack(self._log.next_position() - 1, self._number), 0
+
     def end(self) -> None:
         """There is no stream any more."""
         self.mark = None

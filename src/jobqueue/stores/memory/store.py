@@ -31,6 +31,8 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import HELD, TERMINAL, Move, Reason, State
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.rebuild import Rebuilt
+from jobqueue.core.restore import Restored, Told, led, not_empty, standing, unused
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import (
     ALL_QUEUES,
@@ -57,6 +59,7 @@ from jobqueue.stores.memory.by_time import by_time
 from jobqueue.stores.memory.keys import Keys
 from jobqueue.stores.memory.outbox import Outbox, job_event
 from jobqueue.stores.memory.records import Entry, Home, Log, Record, event_of, held_of, job_of
+from jobqueue.stores.memory.restoring import entries, home_of, record_of
 from jobqueue.stores.memory.roster import Roster
 from jobqueue.stores.memory.timers import Timers
 
@@ -509,6 +512,44 @@ class MemoryStore:
         times = [at for _, _, at in self._outbox.after(mark)]
         age = max(0.0, self._clock.now() - min(times)) if times else 0.0
         return Lag(len(times), age, self._outbox.refused)
+
+    async def restore(self, state: Restored, told: Told) -> None:
+        """See ``Store.restore``. Nothing can come between: it does not wait for anything."""
+        now = self._clock.now()
+        if self._leader is not None and self._leads_until > now:
+            raise led()
+        if self._jobs or self._keys.any():
+            raise not_empty("jobs" if self._jobs else "idempotency keys")
+        if self._gone or not unused(await self.stats()):
+            raise not_empty("queues")
+        self._queues.clear()
+        homes = {one.queue.name: home_of(one, self._claimable) for one in state.queues}
+        for one in state.queues:
+            where = self._gone if one.deleted else self._queues
+            where[one.queue.name] = homes[one.queue.name]
+        for rebuilt in state.jobs:
+            self._restore(rebuilt, homes[rebuilt.job.queue], now)
+        for key in state.keys:
+            self._keys.put(key.queue, key.key, key.job.id, key.fingerprint, key.expires_at)
+        self._seq = itertools.count(state.last_seq + 1)
+        self._outbox.resume(state.last_number, published=state.published)
+        told(len(state.jobs))
+
+    def _restore(self, rebuilt: Rebuilt, home: Home, now: float) -> None:
+        job = rebuilt.job
+        record = record_of(rebuilt, standing(job, now, self._rules), home)
+        self._jobs[job.id] = self._by_seq[job.seq] = record
+        record.events = entries(rebuilt, self._log.next_position())
+        for entry in record.events:
+            self._log.append(entry)
+        home.depth[job.state] += 1
+        self._latest = max(self._latest, job.created_at)
+        if record.ready:
+            home.ready.push(job.priority, job.seq)
+        if record.lease is not None:
+            self._held[record.lease] = record
+        elif record.due is not None:
+            self._timers.arm(record)
 
     # -- queues ----------------------------------------------------------------------------
 

@@ -759,6 +759,36 @@ FROM queues AS q LEFT JOIN queue_tally AS t ON t.queue = q.id
 WHERE NOT q.deleted AND ($1::text IS NULL OR q.name = $1)
 GROUP BY q.id ORDER BY q.name
 
+-- name: restore_lock
+-- Whoever wants to write waits, and finds what was restored.
+LOCK TABLE leader, queues, job_record, job_live, job_ended, job_event, job_key, stream, outbox
+IN EXCLUSIVE MODE
+
+-- name: led
+SELECT EXISTS (SELECT FROM leader
+               WHERE expires_at > coalesce(to_timestamp($1::float8), clock_timestamp()))
+
+-- name: restore_queues
+INSERT INTO queues (name, max_retries, ttl, timeout, capacity, retry_profile, priority_weights,
+                    paused, deleted, created_at)
+SELECT name, max_retries, ttl, timeout, capacity, retry_profile, weights::json, paused, deleted,
+       to_timestamp(created_at)
+FROM unnest($1::text[], $2::int[], $3::float8[], $4::float8[], $5::bigint[], $6::text[],
+            $7::text[], $8::boolean[], $9::boolean[], $10::float8[])
+     AS t(name, max_retries, ttl, timeout, capacity, retry_profile, weights, paused, deleted,
+          created_at)
+RETURNING id, name
+
+-- name: restore_sequence
+-- New numbers come after $2.
+SELECT setval(s, greatest($2::bigint, nextval(s)))
+FROM (SELECT pg_get_serial_sequence($1::text, $3::text)::regclass AS s) AS x
+
+-- name: restore_mark
+-- The stream has got everything up to this transaction, but for others that were open.
+INSERT INTO stream (position, since, since_open, until, until_open, seq, version)
+VALUES ($1, $2, $3::bigint[], $2, $3::bigint[], 0, 0)
+
 -- name: name_workers
 WITH n AS (
     INSERT INTO worker_name (name) SELECT DISTINCT unnest($1::text[]) ORDER BY 1

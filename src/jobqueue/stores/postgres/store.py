@@ -32,6 +32,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import State
 from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
     Application,
     Change,
@@ -59,6 +60,7 @@ from jobqueue.stores.postgres.migrate import check, migrate
 from jobqueue.stores.postgres.notices import Listener, Speaker
 from jobqueue.stores.postgres.queues import Queues
 from jobqueue.stores.postgres.removal import Removal
+from jobqueue.stores.postgres.restoring import Restoring
 from jobqueue.stores.postgres.statements import SQL
 from jobqueue.stores.postgres.streaming import Streaming
 from jobqueue.stores.postgres.sweeping import Sweeping
@@ -120,6 +122,7 @@ class PostgresStore:
         self._queues = Queues(database, board, heads, speaker)
         self._workers = Workers(database, names, holding, self._leadership, speaker, rules)
         self._streaming = Streaming(database, self._leadership)
+        self._restoring = Restoring(database, rules)
         self._opened = False
         self.durable = True
 
@@ -300,6 +303,13 @@ class PostgresStore:
     async def stream_lag(self) -> Lag | None:
         """See ``Store.stream_lag``."""
         return await self._streaming.lag()
+
+    async def restore(self, state: Restored, told: Told) -> None:
+        """See ``Store.restore``."""
+        await self._restoring.restore(state, told)
+        self._board.spoil()
+        self._heads.forget()
+        self._speaker.say(Change.CONTROL | Change.WORK, None)
 
     # -- queues ----------------------------------------------------------------------------
 

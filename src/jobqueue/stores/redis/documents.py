@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from decimal import Decimal
 
 from jobqueue.core.errors import Internal
 from jobqueue.core.job import (
@@ -40,9 +41,27 @@ def fields(flat: Sequence[bytes]) -> Fields:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
+_TO_THE_SECOND = len("2026-01-01T00:00:00")
+_TO_THE_MICROSECOND = len("2026-01-01T00:00:00.000000Z")
+
+
 def moment(text: bytes) -> float:
     """A time of the record, in seconds since the epoch."""
-    return datetime.fromisoformat(text.decode()).timestamp()
+    said = text.decode()
+    if len(said) <= _TO_THE_MICROSECOND:
+        return datetime.fromisoformat(said).timestamp()
+    whole = datetime.fromisoformat(f"{said[:_TO_THE_SECOND]}Z").timestamp()
+    return float(f"{whole:.0f}{said[_TO_THE_SECOND:-1]}")
+
+
+def iso(at: float) -> str:
+    """A time of the record: to the microsecond, as scripts write it, or as precise as it is."""
+    said = f"{at:.6f}"
+    if float(said) != at:
+        said = f"{Decimal(repr(at)):f}"
+    seconds, _, fraction = said.partition(".")
+    whole = datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{whole}.{fraction}Z"
 
 
 def place_of(entry: bytes) -> tuple[int, int]:

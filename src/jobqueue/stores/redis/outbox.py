@@ -7,7 +7,7 @@ is in the job's document for good, and is not kept twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.decide import Live
@@ -47,8 +47,13 @@ def more_of(state: State, live: Live) -> str:
         }
     else:
         return ""
+    return as_more(said)
+
+
+def as_more(said: Mapping[str, Any]) -> str:
+    """What an event keeps, as it is written; what is None is left out."""
     kept = {name: value for name, value in said.items() if value is not None}
-    return json.dumps(kept, separators=(",", ":"))
+    return json.dumps(kept, separators=(",", ":")) if kept else ""
 
 
 def item(place: tuple[int, int], flat: Sequence[bytes], parts: Sequence[Value] = ()) -> StreamItem:

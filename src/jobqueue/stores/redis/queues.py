@@ -13,6 +13,21 @@ from jobqueue.stores.redis.runner import Runner
 _STATES = [state.name for state in State]
 
 
+def settings_of(queue: Queue) -> dict[str, Any]:
+    """A queue's document, without its times and figures; what may be missing is None."""
+    weights = queue.priority_weights
+    return {
+        "name": queue.name,
+        "max_retries": queue.max_retries,
+        "ttl": queue.ttl,
+        "timeout": queue.timeout,
+        "capacity": queue.capacity,
+        "retry_profile": queue.retry_profile,
+        "priority_weights": json.dumps(dict(weights)) if weights else None,
+        "paused": "1" if queue.paused else "0",
+    }
+
+
 class Queues:
     """The calls about queues."""
 
@@ -21,17 +36,7 @@ class Queues:
 
     async def create(self, queue: Queue) -> bool:
         """See ``Store.create_queue``."""
-        weights = queue.priority_weights
-        values: dict[str, Any] = {
-            "name": queue.name,
-            "max_retries": queue.max_retries,
-            "ttl": queue.ttl,
-            "timeout": queue.timeout,
-            "capacity": queue.capacity,
-            "retry_profile": queue.retry_profile,
-            "priority_weights": json.dumps(dict(weights)) if weights else None,
-            "paused": "1" if queue.paused else "0",
-        }
+        values = settings_of(queue)
         said = [part for item in values.items() if item[1] is not None for part in item]
         missing = [field for field, value in values.items() if value is None]
         at = await self._runner.write("create_queue", (queue.name, said, missing))

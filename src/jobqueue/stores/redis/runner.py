@@ -88,6 +88,11 @@ class Runner:
             self._lanes.put_nowait(Lane(f"{self.node}:{n}"))
         self.opened = False
 
+    @property
+    def by_clock(self) -> bool:
+        """Whether a test brought the clock; otherwise time is the server's."""
+        return self._clock is not None
+
     def here(self) -> float:
         """What this machine's clock shows, or a test's, which is the store's, too."""
         return time.time() if self._clock is None else self._clock.now()

@@ -30,6 +30,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
     Application,
     Change,
@@ -52,6 +53,7 @@ from jobqueue.stores.redis.notices import Listener
 from jobqueue.stores.redis.pulse import Pulses
 from jobqueue.stores.redis.queues import Queues
 from jobqueue.stores.redis.reads import Reads
+from jobqueue.stores.redis.restoring import Restoring
 from jobqueue.stores.redis.runner import Runner
 from jobqueue.stores.redis.server import check_version, shortcomings
 from jobqueue.stores.redis.streaming import Streaming
@@ -104,6 +106,7 @@ class RedisStore:
         self._leadership = Leadership(runner)
         self._streaming = Streaming(runner)
         self._pulses = Pulses(url, runner, rules, observer)
+        self._restoring = Restoring(runner, rules)
         self._lacking: list[str] = ["not looked at yet"]
 
     # -- life ------------------------------------------------------------------------------
@@ -121,6 +124,7 @@ class RedisStore:
         self._wire.open()
         try:
             await check_version(self._runner)
+            await self._restoring.check_none()
             if not self._create:
                 await self._check_there()
             await self._look_at_durability()
@@ -302,6 +306,10 @@ class RedisStore:
     async def stream_lag(self) -> Lag | None:
         """See ``Store.stream_lag``."""
         return await self._streaming.lag()
+
+    async def restore(self, state: Restored, told: Told) -> None:
+        """See ``Store.restore``."""
+        await self._restoring.restore(state, told)
 
     # -- queues ----------------------------------------------------------------------------
 

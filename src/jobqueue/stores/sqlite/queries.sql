@@ -269,6 +269,33 @@ ON CONFLICT (name) DO UPDATE SET max_retries = excluded.max_retries, ttl = exclu
     paused = excluded.paused, created_at = excluded.created_at, deleted = 0
 WHERE deleted = 1
 
+-- name: restore_queue
+INSERT INTO queue (name, max_retries, ttl, timeout, capacity, retry_profile, priority_weights,
+                   paused, created_at, deleted, succeeded_total, failed_total, run_seconds,
+                   timed_total)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
+
+-- name: restore_records
+INSERT INTO rec (seq, id, queue, type, payload, labels, priority, max_retries, ttl, timeout, key,
+                 created_at, state, version, attempt, retry_count, worker, run_at, cancel,
+                 started_at, completed_at, result, error, reason)
+VALUES {rows}
+
+-- name: restore_live
+INSERT INTO live (seq, queue, prio, ready, state, version, attempt, retry_count, max_retries, lease,
+                  worker, cancel, deaths, timeout, run_at, expires_at, started_at, updated_at, due,
+                  error, reason)
+VALUES {rows}
+
+-- name: raise_sequence
+-- Numbers go on after the highest that there was.
+UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?
+
+-- name: restore_mark
+INSERT INTO stream
+SELECT 1, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0),
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0), 0
+
 -- name: stats
 SELECT name, max_retries, ttl, timeout, capacity, retry_profile, priority_weights, paused,
        created_at, pending, assigned, running, done, failed, dead_lettered, succeeded_total,

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import json
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import REPORTABLE, TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
     Application,
     Change,
@@ -51,7 +53,7 @@ from jobqueue.core.store import (
 )
 from jobqueue.core.stream import Changes, QueueChange, unpublished
 from jobqueue.stores.rows import held_row
-from jobqueue.stores.sqlite import leadership, outbox, reads, writes
+from jobqueue.stores.sqlite import leadership, outbox, reads, restoring, writes
 from jobqueue.stores.sqlite.by_time import list_by_time
 from jobqueue.stores.sqlite.connection import BUSY_TIMEOUT, connect, prepare
 from jobqueue.stores.sqlite.statements import SQL
@@ -390,6 +392,24 @@ class SqliteStore:
         if done is None:
             raise TermEnded
         return done[0]
+
+    async def restore(self, state: Restored, told: Told) -> None:
+        """See ``Store.restore``. One transaction: all of it, or nothing."""
+        ended = threading.Event()
+
+        def heard(count: int) -> None:
+            if ended.is_set():
+                raise Unavailable("interrupted")
+            told(count)
+
+        def work(db: sqlite3.Connection) -> None:
+            restoring.restore(db, state, self._clock.now(), self._rules, heard)
+
+        try:
+            await self._write("restore", work)
+        except asyncio.CancelledError:
+            ended.set()
+            raise
 
     # -- queues ----------------------------------------------------------------------------
 

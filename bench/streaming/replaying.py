@@ -1,0 +1,159 @@
+"""How long it takes to rebuild a store from Kafka, with everything compared."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+import asyncpg
+
+from jobqueue.core.ids import new_job_ids
+from jobqueue.core.job import Event, Job, JobSpec, NewJob, Queue, Transition
+from jobqueue.core.restore import gather
+from jobqueue.core.store import Claim, JobFilter, Store, Term
+from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
+from jobqueue.events.record import Record
+from jobqueue.events.relay import Relay
+from jobqueue.events.replay import Replay
+from jobqueue.events.topics import MESSAGE_MARGIN, Topics
+from jobqueue.topology.backing import PrivatePostgres
+from jobqueue.topology.connect import create_store
+
+_BATCH = 1_000
+_PAGE = 2_000
+_QUEUE = "q"
+
+
+async def fill(store: Store, jobs: int, payload: int) -> None:
+    """Of twenty jobs two still wait, one runs, two wait for a retry, one each was cancelled, has
+    failed for good and was sent back by hand; the rest is done."""
+    await store.create_queue(Queue(name=_QUEUE, retry_profile="scheduler"))
+    body = b"x" * payload
+    for start in range(0, jobs, _BATCH):
+        count = min(_BATCH, jobs - start)
+        specs = [
+            JobSpec(
+                payload=body,
+                queue=_QUEUE,
+                type="noop",
+                key=f"k{start + n}" if n % 10 == 0 else None,
+                delay=3_600.0 if n % 20 < 2 else None,
+            )
+            for n in range(count)
+        ]
+        new = [NewJob(one, spec) for one, spec in zip(new_job_ids(count), specs, strict=True)]
+        await store.submit(new)
+        held = await store.claim([Claim((_QUEUE,), ["w"] * count)])
+        moves: list[Transition] = []
+        by_hand: list[Transition] = []
+        for n, one in enumerate(held):
+            kind = n % 18
+            if kind == 0:
+                moves.append(Transition.started(one.seq, one.lease))
+            elif kind in (1, 2):
+                moves.append(Transition.failed(one.seq, one.lease, "boom", retry_after=3_600.0))
+            elif kind == 3:
+                moves.append(Transition.cancelled(one.seq))
+            elif kind in (4, 5):
+                moves.append(Transition.failed(one.seq, one.lease, "never", retryable=False))
+                if kind == 5:
+                    by_hand.append(Transition.retried_by_hand(one.seq))
+            else:
+                moves.append(Transition.succeeded(one.seq, one.lease, b"ok", 0.001))
+        for outcome in (await store.apply(moves)).outcomes:
+            assert outcome.applied, outcome
+        await store.apply(by_hand)
+
+
+async def empty_database(postgres: PrivatePostgres) -> str:
+    """A place that nobody has written to."""
+    db = await asyncpg.connect(postgres.dsn())
+    try:
+        await db.execute("CREATE DATABASE rebuilt")
+    finally:
+        await db.close()
+    return postgres.dsn("rebuilt")
+
+
+async def content(store: Store) -> tuple[list[Job], dict[str, list[Event]]]:
+    """Every job and every history."""
+    jobs: list[Job] = []
+    before: int | None = None
+    while page := await store.list_jobs(JobFilter(before_seq=before, limit=_PAGE)):
+        jobs += page
+        before = page[-1].seq
+    histories: dict[str, list[Event]] = defaultdict(list)
+    position = 0
+    while found := await store.events_after(position, _PAGE):
+        for _, event in found:
+            histories[event.job_id].append(event)
+        position = found[-1][0]
+    return jobs, histories
+
+
+async def measure(
+    source: str, targets: Sequence[str], bootstrap: str, jobs: int, payload: int
+) -> None:
+    """Publish a store, read it back, and write it to each target."""
+    prefix = f"bench-{time.time_ns()}-"
+    topics = Topics(f"{prefix}jobs", f"{prefix}dead", f"{prefix}queues")
+    told = KafkaSettings(
+        bootstrap=bootstrap,
+        topics=topics.all,
+        max_message_bytes=(1 << 20) + MESSAGE_MARGIN,
+        replication=1,
+    )
+    store = create_store(source)
+    await store.open()
+    try:
+        await fill(store, jobs, payload)
+        term = await store.lead(1, 3_600.0)
+        assert term is not None
+        await _publish(store, term, told, topics)
+        expected = await content(store)
+        stats = await store.stats()
+    finally:
+        await store.close()
+    began = time.perf_counter()
+    found = await asyncio.to_thread(_read, told, topics)
+    found.check()
+    state = gather(found.world, published=True)
+    took = time.perf_counter() - began
+    print(f"read         {found.records:8} records of {len(state.jobs)} jobs in {took:6.1f} s")
+    for url in targets:
+        target = create_store(url)
+        await target.open()
+        try:
+            began = time.perf_counter()
+            await target.restore(state, lambda count: None)
+            took = time.perf_counter() - began
+            print(f"{target.name:12} {len(state.jobs):8} jobs written in {took:6.1f} s", end="")
+            rebuilt = await content(target)
+            assert rebuilt == expected, "what was written is not what there was"
+            figures = [(one.depth, one.succeeded, one.failed) for one in await target.stats()]
+            assert figures == [(one.depth, one.succeeded, one.failed) for one in stats]
+            print("; every job and every history is as it was")
+        finally:
+            await target.close()
+
+
+async def _publish(store: Store, term: Term, told: KafkaSettings, topics: Topics) -> None:
+    relay = Relay(KafkaPublisher(told), topics)
+    relay.start(store, lambda: term)
+    try:
+        while True:
+            lag = await store.stream_lag()
+            if lag is not None and not lag.events:
+                return
+            await asyncio.sleep(0.1)
+    finally:
+        await relay.stop()
+
+
+def _read(told: KafkaSettings, topics: Topics) -> Replay:
+    found = Replay()
+    with Record(told, (topics.jobs, topics.queues)) as record:
+        found.read(record, lambda count: None)
+    return found

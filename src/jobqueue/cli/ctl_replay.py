@@ -1,0 +1,191 @@
+"""``jq-ctl replay``: rebuild a store from the event stream."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from jobqueue import config
+from jobqueue.cli.display import counted, print_json, progress
+from jobqueue.cli.program import clean, examples, run_async
+from jobqueue.cli.session import OutputOption, session
+from jobqueue.config import Settings
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.restore import Restored, Told, gather, not_empty
+from jobqueue.core.store import JobFilter, Store
+from jobqueue.events.replay import Replay
+from jobqueue.redaction import redact
+from jobqueue.topology import options, stream
+from jobqueue.topology.connect import create_store, parse_url
+
+_TARGETS = (
+    "redis://HOST:PORT/NUMBER, postgresql://USER@HOST:PORT/DATABASE, sqlite:///FILE (relative),"
+    " sqlite:////PATH/FILE (absolute)"
+)
+EXAMPLES = examples(
+    "jq-ctl replay --from-kafka --kafka-bootstrap localhost:9092 --dry-run",
+    "jq-ctl replay --from-kafka --into postgresql://jobs@db/jobs",
+    "jq-ctl replay --from-kafka --into sqlite:////var/lib/jobs.db --new-stream",
+)
+
+
+def replay(
+    context: typer.Context,
+    from_kafka: Annotated[
+        bool, typer.Option("--from-kafka", help="Read the event stream in Kafka.")
+    ] = False,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help=f"The store to write, which must be empty: {_TARGETS}."
+            " Its password: JQ_DB_PASSWORD.",
+            show_default=False,
+        ),
+    ] = None,
+    kafka_bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            help="Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the other"
+            " JQ_KAFKA_ variables name the topics and say how to log in.",
+            show_default=False,
+        ),
+    ] = None,
+    skip_damaged: Annotated[
+        bool,
+        typer.Option("--skip-damaged", help="Leave out jobs with missing records, and name them."),
+    ] = False,
+    continue_stream: Annotated[
+        bool,
+        typer.Option(
+            "--continue-stream/--new-stream",
+            help="Whether the store's servers will publish to the same topics, after what is"
+            " there; or everything from its beginning, to new ones.",
+        ),
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only read, and say what there is.")
+    ] = False,
+    output: OutputOption = None,
+) -> None:
+    """Rebuild the whole job state from the event stream, in an empty store.
+
+    Stop the servers first: what is published later is not read. The state is built in memory
+    before it is written (some 2 KB for each job, its payload and result). Jobs that were being
+    executed are written as they were; the servers that are started then find their workers gone,
+    and try them again.
+    """
+    if not from_kafka:
+        raise InvalidArgument("--from-kafka", "is needed: there is no other source")
+    settings = _settings(kafka_bootstrap)
+    url = _target(into, dry_run=dry_run)
+    quiet = session(context).json
+    if not dry_run:
+        run_async(_look_at(url, settings))
+    found = Replay()
+    with stream.record(settings) as record, _told("reading", record.total, quiet) as told:
+        found.read(record, told)
+    if not skip_damaged:
+        found.check()
+    state = gather(found.world, published=continue_stream)
+    if not dry_run:
+        with _told("writing", len(state.jobs), quiet) as told:
+            run_async(_write(url, settings, state, told))
+    report = _report(found, state, into=None if dry_run else redact(url))
+    if quiet:
+        print_json(report)
+    else:
+        _show(report)
+
+
+def _settings(bootstrap: str | None) -> Settings:
+    settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
+    if not settings.kafka.bootstrap:
+        raise InvalidArgument("--kafka-bootstrap", "name Kafka here or in JQ_KAFKA_BOOTSTRAP")
+    return settings
+
+
+def _target(into: str | None, *, dry_run: bool) -> str:
+    if into is None:
+        if not dry_run:
+            raise InvalidArgument("--into", f"name the store to write; allowed: {_TARGETS}")
+        return ""
+    if parse_url(into, "--into", _TARGETS).scheme in ("memory", "grpc"):
+        raise InvalidArgument("--into", f"{redact(into)!r} cannot be; allowed: {_TARGETS}")
+    return into
+
+
+def _store(url: str, settings: Settings) -> Store:
+    return create_store(
+        options.db_url(settings, url), rules=options.rules(settings), field="--into"
+    )
+
+
+async def _look_at(url: str, settings: Settings) -> None:
+    """Say it at once, not after everything has been read."""
+    store = _store(url, settings)
+    try:
+        await store.open()
+        if await store.list_jobs(JobFilter(limit=1)):
+            raise not_empty("jobs")
+    finally:
+        await store.close()
+
+
+async def _write(url: str, settings: Settings, state: Restored, told: Told) -> None:
+    store = _store(url, settings)
+    try:
+        await store.open()
+        await store.restore(state, told)
+    finally:
+        await store.close()
+
+
+@contextmanager
+def _told(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, lines elsewhere, and nothing for a program."""
+    with progress(label, total) as bar:
+        seen = shown = 0
+
+        def told(count: int) -> None:
+            nonlocal seen, shown
+            bar.advance(count - seen)
+            seen = count
+            tenth = 10 * count // total if total else 10
+            if tenth > shown and not quiet and not sys.stderr.isatty():
+                shown = tenth
+                typer.echo(f"{label}: {count} of {total}", err=True)
+
+        yield told
+
+
+def _report(found: Replay, state: Restored, into: str | None) -> dict[str, Any]:
+    return {
+        "into": into,
+        "records": found.records,
+        "repeated": found.repeated,
+        "jobs": len(state.jobs),
+        "queues": sum(not one.deleted for one in state.queues),
+        "keys": len(state.keys),
+        "left_out": [{"what": what, "why": why} for what, why in found.damaged.items()],
+    }
+
+
+def _show(report: dict[str, Any]) -> None:
+    what = ", ".join(
+        (
+            counted(report["jobs"], "job"),
+            counted(report["queues"], "queue"),
+            counted(report["keys"], "idempotency key"),
+        )
+    )
+    read = f"{counted(report['records'], 'record')}, {report['repeated']} of them repeated"
+    done = f"written to {report['into']}" if report["into"] else "nothing was written"
+    typer.echo(clean(f"{read}: {what}; {done}"))
+    for one in report["left_out"]:
+        typer.echo(clean(f"left out: {one['what']}: {one['why']}"))

@@ -1,0 +1,1 @@
+"""A store, rebuilt from the event stream."""

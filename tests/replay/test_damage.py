@@ -1,0 +1,172 @@
+"""A record with holes: nothing is made up, and whoever wants may have the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from jobqueue.core.errors import Conflict, NotFound, Unavailable
+from jobqueue.core.job import Event, Queue
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.restore import gather
+from jobqueue.core.stream import (
+    Created,
+    Finished,
+    JobDeleted,
+    JobEvent,
+    QueueChange,
+    QueueEvent,
+    StreamItem,
+)
+from jobqueue.events.codec import encode
+from jobqueue.events.kafka import KafkaPublisher
+from jobqueue.events.record import Raw
+from jobqueue.events.replay import Replay
+from tests.replay.stream import Stream
+from tests.services.topics import Topics as OwnTopics
+
+pytestmark = pytest.mark.req("sch:REPLAY")
+
+
+def story(job_id: str, seq: int, queue: str = "q") -> list[JobEvent]:
+    """A job that was done."""
+    created = Created(
+        seq=seq, type="t", payload=b"p", priority=0, max_retries=3, created_at=1.0, key=job_id,
+        key_expires_at=99.0,
+    )  # fmt: skip
+    steps = [
+        (None, State.PENDING, Reason.SUBMITTED),
+        (State.PENDING, State.ASSIGNED, Reason.ASSIGNED),
+        (State.ASSIGNED, State.RUNNING, Reason.STARTED),
+        (State.RUNNING, State.DONE, Reason.SUCCEEDED),
+    ]
+    made = [
+        JobEvent(Event(job_id, n, before, after, reason, float(n), 1, None, "", queue))
+        for n, (before, after, reason) in enumerate(steps, 1)
+    ]
+    made[0].created = created
+    made[3].finished = Finished(0, 3.0, b"r")
+    return made
+
+
+def queue(change: QueueChange, number: int, **more) -> QueueEvent:
+    return QueueEvent(change, Queue(name="q", created_at=1.0, **more), number, float(number))
+
+
+MADE = queue(QueueChange.CREATED, 1)
+
+
+class Written:
+    """A record as if it had been read from Kafka."""
+
+    def __init__(self, *items: StreamItem | bytes) -> None:
+        self.cut_off: dict[str, str] = {}
+        self._items = items
+
+    def messages(self) -> Iterator[list[Raw]]:
+        for offset, item in enumerate(self._items):
+            value = item if isinstance(item, bytes) else encode(item)
+            key = item.event.job_id.encode() if isinstance(item, JobEvent) else b""
+            yield [Raw("jobs", 0, offset, key, value)]
+
+
+def read(*items: StreamItem | bytes) -> Replay:
+    found = Replay()
+    found.read(Written(*items), lambda count: None)  # type: ignore[arg-type]
+    return found
+
+
+def test_a_job_with_a_gap_is_named_and_can_be_left_out():
+    whole, broken = story("whole", 1), story("broken", 2)
+    found = read(MADE, *whole, *broken[:2], broken[3])
+    with pytest.raises(Conflict, match=r"broken: version 4 follows 2") as refused:
+        found.check()
+    assert "--skip-damaged" in str(refused.value)
+    assert "whole" not in str(refused.value)
+    state = gather(found.world, published=True)
+    assert [one.job.id for one in state.jobs] == ["whole"]
+    assert [key.job.id for key in state.keys] == ["whole"]
+    assert state.last_seq == 2  # its number is not given again
+
+
+def test_the_beginning_of_a_job_is_missed_too():
+    found = read(MADE, *story("whole", 1), *story("broken", 2)[1:])
+    assert list(found.damaged) == ["broken"]
+
+
+def test_what_was_lost_of_a_removed_job_does_not_matter():
+    found = read(MADE, *story("gone", 2)[2:], JobDeleted("gone", "q", 4, 9.0, key_freed=False))
+    found.check()
+    assert not found.world.jobs
+
+
+def test_a_record_of_a_newer_version_damages_its_job():
+    found = read(MADE, *story("whole", 1)[:2], b"\xff\xff\xff")
+    with pytest.raises(Conflict, match=r"jobs, partition 0, offset 3"):
+        found.check()
+
+
+def test_the_events_of_two_stores_do_not_mix():
+    found = read(MADE, *story("one", 1), *story("two", 1))
+    with pytest.raises(Conflict, match=r"two: it has the same number 1 as job one"):
+        found.check()
+
+
+def test_an_unfinished_job_needs_its_queue_and_an_ended_one_does_not():
+    found = read(*story("ended", 1), *story("waiting", 2)[:1])
+    with pytest.raises(Conflict, match=r"waiting: it is not finished, and there is no queue 'q'"):
+        found.check()
+    state = gather(found.world, published=True)
+    assert [(one.queue.name, one.deleted) for one in state.queues] == [("q", True)]
+
+
+def test_a_repeated_change_of_a_queue_does_not_undo_a_later_one():
+    paused = queue(QueueChange.CHANGED, 2, paused=True)
+    found = read(MADE, paused, MADE)
+    assert found.world.queues["q"].paused
+    assert found.repeated == 1
+    deleted = queue(QueueChange.DELETED, 3)
+    assert not read(MADE, paused, deleted, MADE, paused).world.queues
+
+
+@pytest.mark.integration
+async def test_a_topic_without_its_beginning(kafka: OwnTopics):
+    stream = Stream(kafka)
+    publisher = KafkaPublisher(stream.settings)
+    await publisher.open()
+    for item in (MADE, *story("early", 1)):
+        await publisher.send(stream.topics.messages(item))
+    await publisher.close()
+    whole = await asyncio.to_thread(stream.read)
+    whole.check()
+    assert (whole.records, len(whole.world.jobs)) == (5, 1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    ends = [TopicPartition(stream.topics.jobs, n, -1) for n in range(3)]  # up to the end
+    for done in admin.delete_records(ends).values():
+        await asyncio.to_thread(done.result, 30.0)
+    found = await asyncio.to_thread(stream.read)
+    with pytest.raises(Conflict, match=r"the records before offset 4 are gone"):
+        found.check()
+
+
+@pytest.mark.integration
+async def test_topics_that_are_not_there(kafka: OwnTopics):
+    with pytest.raises(NotFound, match="has no topic"):
+        await asyncio.to_thread(Stream(kafka).read)
+
+
+async def test_no_kafka(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("jobqueue.events.record._TIMEOUT", 0.5)
+
+    class Nowhere:
+        bootstrap = "127.0.0.1:1"
+
+        def name(self, topic: str) -> str:
+            return topic
+
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+        await asyncio.to_thread(Stream(Nowhere()).read)  # type: ignore[arg-type]

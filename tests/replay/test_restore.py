@@ -1,0 +1,200 @@
+"""Rebuilt state in an empty store: each store for itself, without Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobqueue.core.errors import Conflict
+from jobqueue.core.job import Queue, Transition
+from jobqueue.core.lifecycle import HELD, TERMINAL, Reason, State
+from jobqueue.core.rebuild import World
+from jobqueue.core.restore import Restored, gather
+from jobqueue.core.store import Store
+from jobqueue.core.stream import StreamItem
+from tests.replay.conftest import OpenEmpty
+from tests.replay.same import all_jobs, assert_same, content_of
+from tests.stores.driver import Driver, worker
+
+pytestmark = pytest.mark.req("sch:REPLAY")
+
+
+class Follower:
+    """Reads a store's stream, as a relay does, into a world."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.items: list[StreamItem] = []
+
+    async def catch_up(self) -> None:
+        term = await self.driver.term()
+        position = await self.driver.store.begin_stream(term)
+        while True:
+            found = await self.driver.store.changes_after(position, 500, 1 << 20)
+            if not found.items:
+                return
+            self.items += found.items
+            position = found.position
+            await self.driver.store.move_mark(position, term)
+
+    def state(self, *, published: bool = True) -> Restored:
+        world = World()
+        for item in self.items:
+            assert world.add(item)
+        return gather(world, published=published)
+
+
+async def restored(driver: Driver, target: Store, *, published: bool = True) -> Follower:
+    follower = Follower(driver)
+    await follower.catch_up()
+    await target.restore(follower.state(published=published), lambda count: None)
+    return follower
+
+
+async def some(open_empty: OpenEmpty) -> Driver:
+    """A store with a job in every state; two of them were sent back by hand."""
+    driver = await open_empty("memory")
+    await driver.queue("q", timeout=50.0)
+    for state in set(State) - {State.PENDING}:
+        await driver.brought_to(state)
+        driver.clock.advance(0.25)
+    await driver.queue("other")
+    dead = await driver.brought_to(State.DEAD_LETTERED, queue="other")
+    await driver.do(Transition.retried_by_hand(dead.seq))
+    await driver.submit(queue="other", delay=60.0, ttl=600.0, key="k", labels={"a": "b"})
+    return driver
+
+
+async def test_it_goes_on_with_the_next_numbers(open_empty: OpenEmpty, store_name: str):
+    source = await some(open_empty)
+    last = await source.submit(queue="other", max_retries=0)
+    (one,) = await source.claim(1, queues=("other",))
+    await source.fail(one)
+    highest = (await source.job(last)).seq
+    target = await open_empty(store_name)
+    follower = Follower(source)
+    await follower.catch_up()
+    await source.delete(one.id)
+    await source.delete(last)  # the highest number has no job any more
+    await follower.catch_up()
+    await target.store.restore(follower.state(), lambda count: None)
+    await assert_same(await content_of(source.store), target.store)
+    assert (await target.job(await target.submit())).seq == highest + 1
+    before = await target.all_events()
+    await target.submit()
+    assert (await target.all_events())[: len(before)] == before
+
+
+async def test_what_was_held_is_tried_again(open_empty: OpenEmpty, store_name: str):
+    source = await some(open_empty)
+    no_limit = await source.submit(queue="other", timeout=None, priority=9)
+    await source.start((await source.claim(1, queues=("other",), worker_id="lost"))[0])
+    target = await open_empty(store_name)
+    await restored(source, target.store)
+    held = await target.store.held()
+    assert {(await target.job(no_limit)).seq} <= {one.seq for one in held}
+    # Nobody knows the new leases: reports under the old ones are stale, and so are pulses.
+    old = {one.lease for one in await source.store.held()}
+    assert not old & {one.lease for one in held}
+    await target.store.register_worker(worker("w"))
+    pulse = target.store.pulse("w", 1, sorted(old))
+    assert sorted(pulse.lost) == sorted(old)
+    # What has a limit is found by it; what has none by the leader, because its worker is gone.
+    due = await target.store.due(100)
+    assert not [one for one in due.transitions if one.lease is not None]
+    target.clock.advance(120.0)
+    late = {one.seq for one in (await target.store.due(100)).transitions if one.lease is not None}
+    assert late == {one.seq for one in held} - {(await target.job(no_limit)).seq}
+    for one in held:
+        await target.do(Transition.worker_lost(one.seq, one.lease, "gone"))
+    assert not await target.store.held()
+    assert {job.state for job in await all_jobs(target.store)} & HELD == set()
+
+
+async def test_every_unfinished_job_can_be_executed(open_empty: OpenEmpty, store_name: str):
+    source = await some(open_empty)
+    target = await open_empty(store_name)
+    await restored(source, target.store)
+    await run_all(target)
+    states = {job.state for job in await all_jobs(target.store)}
+    assert states == TERMINAL
+    delayed = [job for job in await all_jobs(target.store) if job.key == "k"]
+    assert [job.reason for job in delayed] == [Reason.SUCCEEDED]
+    target.accepted = source.accepted
+    await target.check()
+
+
+async def run_all(target: Driver) -> None:
+    """What a leader, a sweeper and a worker do, until there is nothing left to do."""
+    await target.apply(
+        *(Transition.worker_lost(one.seq, one.lease, "gone") for one in await target.store.held())
+    )
+    for stats in await target.store.stats():
+        await target.store.pause_queue(stats.queue.name, False)
+    for _ in range(100):
+        if all(job.state in TERMINAL for job in await all_jobs(target.store)):
+            return
+        await target.after(100.0)
+        taken = await target.claim(500, queues=("*",))
+        await target.apply(*(Transition.started(one.seq, one.lease) for one in taken))
+        ended = [Transition.succeeded(one.seq, one.lease, b"done") for one in taken]
+        assert all(outcome.applied for outcome in await target.apply(*ended))
+    pytest.fail("there are jobs that nobody can end")
+
+
+@pytest.mark.parametrize("published", [True, False])
+async def test_the_stream_goes_on_after_it_or_begins_anew(
+    open_empty: OpenEmpty, store_name: str, published: bool
+):
+    source = await some(open_empty)
+    target = await open_empty(store_name)
+    first = await restored(source, target.store, published=published)
+    added = await target.submit(b"new")
+    assert await target.store.pause_queue("other", True)
+    second = Follower(target)
+    await second.catch_up()
+    if published:
+        ids = {item.event_id for item in second.items}
+        assert not ids & {item.event_id for item in first.items}
+        assert ids == {f"{added}:1", *(one for one in ids if one.startswith("queue:other:"))}
+        items = [*first.items, *second.items]
+    else:
+        items = [*first.items, *second.items, *second.items]  # what was there, comes again
+    world = World()
+    for item in items:
+        world.add(item)
+    assert {name: one.job for name, one in world.jobs.items()} == {
+        job.id: job for job in await all_jobs(target.store)
+    }
+    assert world.queues["other"].paused
+    # Either way it can be removed once its events are out, and not before.
+    (done, *_) = [job for job in await all_jobs(target.store) if job.state is State.DONE]
+    assert await target.delete(done.id) is State.DONE
+
+
+async def test_only_an_empty_store_is_written(open_empty: OpenEmpty, store_name: str):
+    source = await some(open_empty)
+    follower = Follower(source)
+    await follower.catch_up()
+    state = follower.state()
+
+    async def refused(target: Driver, why: str) -> None:
+        jobs, stats = await all_jobs(target.store), await target.store.stats()
+        with pytest.raises(Conflict, match=why):
+            await target.store.restore(state, lambda count: None)
+        assert await all_jobs(target.store) == jobs
+        assert await target.store.stats() == stats
+
+    used = await open_empty(store_name)
+    await used.queue("q")
+    await refused(used, "queues")
+    await used.submit()
+    await refused(used, "jobs")
+    unused = await open_empty(store_name)
+    await unused.store.create_queue(Queue(name="default"))
+    term = await unused.store.lead(7, 5.0)
+    assert term is not None
+    await refused(unused, "server is at work")
+    await unused.store.resign(term)
+    await unused.store.restore(state, lambda count: None)
+    await assert_same(await content_of(source.store), unused.store)
+    await refused(unused, "jobs")
