@@ -50,6 +50,21 @@ async def test_its_own_claims_are_known(pair, clock):
     assert {one.seq for one in due.transitions} == {one.seq for one in held}
 
 
+async def test_slow_looks_at_what_is_due_are_few(pair, clock):
+    slow, _ = pair
+    await accept(slow)
+    await slow.claim(CLAIM)
+    clock.advance(61.0)
+    slow._holding._looked_at = float("inf")
+    slow._holding.read([(number, 0) for number in slow._holding._floors], 10.0)
+    due = await slow.due(10)
+    assert due.transitions == []
+    assert due.next_at is not None
+    assert 100.0 < due.next_at - clock.now() <= 200.0
+    slow._holding._readable_at = float("-inf")
+    assert len((await slow.due(10)).transitions) == 1
+
+
 async def test_nobody_is_told_that_a_lease_is_lost_which_another_server_gave(pair):
     slow, other = pair
     await accept(slow, 2)
@@ -69,6 +84,15 @@ async def test_a_full_look_finds_what_others_claimed(pair, clock):
     slow._holding._looked_at = float("-inf")
     await slow.due(10)
     assert [one.lease for one in await slow.held()] == [theirs.lease]
+
+
+async def test_workers_are_counted_whole_unless_that_is_costly(pair):
+    slow, other = pair
+    await accept(slow)
+    await other.claim(CLAIM)
+    assert [one.running for one in await slow.workers()] == [1]
+    slow._holding.looked((), 1.0)
+    assert [one.running for one in await slow.workers()] == [0]
 
 
 def test_what_is_claimed_during_a_look_is_not_forgotten():

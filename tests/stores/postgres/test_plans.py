@@ -5,12 +5,15 @@ No times: what is counted are the pages that each statement looked at.
 
 from __future__ import annotations
 
+import contextlib
+
 import asyncpg
 import pytest
 
 from jobqueue.core.job import Queue, Transition
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.store import Claim, JobFilter
+from jobqueue.stores.postgres import holding
 from jobqueue.stores.postgres.following import Position, Snapshot
 from jobqueue.stores.postgres.statements import SQL
 from tests.stores.driver import accept, new, spec
@@ -99,6 +102,55 @@ async def test_no_statement_reads_a_table_from_end_to_end(open_store, db, monkey
         assert not plan.scanned, (plan.scanned, plan.query)
         # A scan of the smallest of these tables would be more than a thousand.
         assert plan.buffers < 500, (plan.buffers, plan.query, plan.indexes)
+
+
+# What many jobs leave behind in the index of what is held, while somebody's snapshot needs it.
+HELD_ONCE = """
+UPDATE job_live SET worker = (SELECT id FROM worker_name WHERE name = 'another') WHERE ready = 1;
+UPDATE job_live SET worker = NULL WHERE ready = 1;
+"""
+
+
+@contextlib.asynccontextmanager
+async def pinned(dsn):
+    """A transaction that keeps dead rows from being removed."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction(isolation="repeatable_read"):
+            await connection.fetchval("SELECT count(*) FROM queues")  # takes the snapshot
+            yield
+    finally:
+        await connection.close()
+
+
+@pytest.mark.req("jq:NFR-012")
+async def test_looks_at_what_is_held_pass_over_what_was_held(
+    open_store, db, postgres_dsn, monkeypatch
+):
+    monkeypatch.setattr(holding, "_SLOW", -1.0)  # as if every look had taken long,
+    monkeypatch.setattr(holding, "_COSTLY", -1.0)
+    monkeypatch.setattr(holding, "_SHARE", 0)  # and long ago
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    await everything(store)
+    await accept(store)
+    (one,) = await store.claim([Claim(("q",), ["another"])])  # it has a number now
+    await store.apply([Transition.succeeded(one.seq, one.lease, None, 0.1)])
+    await db.execute(FILL)
+    async with pinned(postgres_dsn):
+        await db.execute(HELD_ONCE)
+        await db.execute(COUNTED_EMPTY)
+        await everything(store)
+        for one in (store, await open_store()):  # by old plans and by new ones
+            await one.due(100)
+            plans.seen.clear()
+            await one.due(100)
+            await one.held()
+            await one.workers()
+            looks = plans.named("unnest($1::int[], $2::bigint[])")
+            assert len(looks) == 3
+            for plan in looks:
+                assert plan.buffers < 500, (plan.buffers, plan.query, plan.indexes)
 
 
 async def test_a_job_of_a_large_batch_is_not_compared_with_every_queue(open_store, db, monkeypatch):

@@ -3,7 +3,8 @@
 As with ``heads.py``: every job that ends leaves a dead entry in the index of what is held, and a
 long transaction anywhere in the database keeps it there. As long as reading that index is fast it
 is read as it is. Once it is slow, what is held is read from each worker's lowest number on: this
-process's claims are added to it, and a full look, seldom, finds those of others.
+process's claims are added to it, and a full look, seldom, finds those of others. A job that runs
+for long keeps that number low; then the sweeper's looks are few as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from jobqueue.core.job import Assignment
 from jobqueue.stores.postgres.heads import NOTHING_NEW
 
 _SLOW = 0.02
-_SHARE = 20  # a full look is made at most a twentieth of the time
+_COSTLY = 0.25  # not even an operator's question is worth it
+_SHARE = 20  # slow looks take at most a twentieth of the time
 
 
 class Holding:
@@ -26,6 +28,7 @@ class Holding:
         self._meanwhile: dict[int, int] = {}
         self._looked_at = float("-inf")
         self._took = 0.0
+        self._readable_at = float("-inf")
         self.slow = False
 
     def claimed(self, assigned: Sequence[Assignment], numbers: Mapping[str, int]) -> None:
@@ -63,8 +66,19 @@ class Holding:
         self._took = took
         self.slow = took > _SLOW
 
-    def read(self, found: Iterable[tuple[int, int]]) -> None:
+    @property
+    def costly(self) -> bool:
+        """Whether to count only what is known here: a full look took too long for more."""
+        return self.slow and self._took > _COSTLY
+
+    def pause(self) -> float:
+        """For how long the sweeper should not read what is held from the floors on."""
+        return max(0.0, self._readable_at - time.monotonic())
+
+    def read(self, found: Iterable[tuple[int, int]], took: float) -> None:
         """What is held from the floors on was read: the next time it can begin higher."""
+        if took > _SLOW:
+            self._readable_at = time.monotonic() + _SHARE * took
         floors: dict[int, int] = {}
         for worker, seq in [*found, *self._meanwhile.items()]:
             floors[worker] = min(seq, floors.get(worker, seq))

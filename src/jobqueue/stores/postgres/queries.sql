@@ -488,12 +488,14 @@ LIMIT $2
 SELECT worker, min(seq) FROM job_live WHERE worker IS NOT NULL GROUP BY worker
 
 -- name: holding_from
--- What the workers $1 hold, each from $2 on.
+-- What the workers $1 hold, each from $2 on. OFFSET keeps the inner look one of its own, which can
+-- only begin at a worker's floor: joined freely, an index that was counted while it was empty would
+-- be walked through whole, dead entries and all.
 SELECT h.worker, l.seq, l.state, l.version, l.lease, l.due
 FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
 CROSS JOIN LATERAL (
     SELECT seq, state, version, lease, due FROM job_live
-    WHERE worker = h.worker AND seq >= h.floor) AS l
+    WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
 
 -- name: next_wake
 SELECT c.now,
@@ -820,12 +822,13 @@ FROM job_live AS l JOIN worker_name AS w ON w.id = l.worker
 WHERE l.worker IS NOT NULL
 
 -- name: held_from
+-- As "held", from floors on. For OFFSET see "holding_from".
 SELECT l.seq, l.lease, w.name, l.state, l.cancel
 FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
 JOIN worker_name AS w ON w.id = h.worker
 CROSS JOIN LATERAL (
     SELECT seq, lease, state, cancel FROM job_live
-    WHERE worker = h.worker AND seq >= h.floor) AS l
+    WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
 
 -- name: held_by
 -- What one worker holds, from $2 on.

@@ -109,7 +109,7 @@ async def held_from(db: Any, holding: Holding) -> list[Held]:
 
 async def workers(db: Any, holding: Holding | None = None) -> list[Worker]:
     """Every worker, by id."""
-    if holding is not None and holding.slow:
+    if holding is not None and holding.costly:
         rows = await db.fetch(SQL["workers_from"], *holding.columns())
     else:
         rows = await db.fetch(SQL["workers"])

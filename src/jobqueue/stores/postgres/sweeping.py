@@ -74,9 +74,13 @@ class Sweeping:
 
     async def _read_holding(self, db: Any, now: float | None, limit: int) -> tuple[Any, Any]:
         """What is held and due, and when to look again, without wading through what was."""
+        if pause := self._holding.pause():
+            at, wake = await db.fetchrow(SQL["next_wake"], now)
+            return [], (at, wake, at + pause)
         self._holding.begin()
+        began = time.perf_counter()
         rows = await db.fetch(SQL["holding_from"], *self._holding.columns())
-        self._holding.read((row[0], row[1]) for row in rows)
+        self._holding.read(((row[0], row[1]) for row in rows), time.perf_counter() - began)
         at, wake = await db.fetchrow(SQL["next_wake"], now)
         due = [(*row[1:5], False) for row in rows if row[5] is not None and row[5] <= at]
         later = min((row[5] for row in rows if row[5] is not None and row[5] > at), default=None)
