@@ -29,8 +29,13 @@ _HERE = Path(__file__).parents[1]
 class Server:
     """A jq-server that answers."""
 
-    pid: int
+    process: subprocess.Popen[bytes]
     target: str
+    http: str  # its address there
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     @property
     def environment(self) -> dict[str, str]:
@@ -39,20 +44,24 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def server(url: str, environment: Mapping[str, str] | None = None) -> AsyncIterator[Server]:
+async def server(
+    url: str,
+    environment: Mapping[str, str] | None = None,
+    module: str = "jobqueue.cli.server",
+) -> AsyncIterator[Server]:
     """A server without a pool of its own, on free ports, with default settings but for these."""
-    port = free_port()
+    port, http_port = free_port(), free_port()
     told = {
         "JQ_DB_URL": url,
-        "JQ_HTTP_PORT": str(free_port()),
+        "JQ_HTTP_PORT": str(http_port),
         "JQ_GRPC_PORT": str(port),
         "JQ_WORKER_CONCURRENCY": "0",
         **(environment or {}),
     }
-    with running("jobqueue.cli.server", told) as process:
+    with running(module, told) as process:
         target = f"127.0.0.1:{port}"
         await _answers(process, target)
-        yield Server(process.pid, target)
+        yield Server(process, target, f"http://127.0.0.1:{http_port}")
 
 
 @contextlib.asynccontextmanager
