@@ -1,4 +1,4 @@
-"""What is in Kafka against what is in ``job_event``, as neither the relay nor a store reads them."""
+"""Kafka against ``job_event``, both read in another way than the relay and the stores read them."""
 
 from __future__ import annotations
 
@@ -108,9 +108,7 @@ class Reader:
                 raise TimeoutError(f"the end of topic {self._topic} cannot be read")
 
     def _place(self, partition: int) -> int:
-        (one,) = self._consumer.position(
-            [confluent_kafka.TopicPartition(self._topic, partition)]
-        )
+        (one,) = self._consumer.position([confluent_kafka.TopicPartition(self._topic, partition)])
         return int(one.offset)  # negative before the first message
 
 

@@ -23,7 +23,6 @@ _STUCK = 120.0  # seconds in which nothing was published
 _SETTINGS = {
     "JQ_QUEUE_RETRY_PROFILE": "scheduler",
     "JQ_SCHEDULER_LEADER_TTL": "1",
-    "JQ_KAFKA_REPLICATION": "1",
     "JQ_LOG_LEVEL": "error",
 }
 _DYING = "bench.streaming.dying_server"
@@ -53,14 +52,20 @@ class Stage:
         return self.folder / "die-at"
 
     @property
-    def settings(self) -> Mapping[str, str]:
-        return _SETTINGS | {
+    def kafka(self) -> Mapping[str, str]:
+        """What a server is told about the stream."""
+        return {
             "JQ_KAFKA_BOOTSTRAP": self.bootstrap,
             "JQ_KAFKA_TOPIC_JOBS": self.jobs,
             "JQ_KAFKA_TOPIC_DEAD_LETTERS": self.dead,
             "JQ_KAFKA_TOPIC_QUEUES": f"{self.prefix}queues",
-            ORDERS: str(self.orders),
+            "JQ_KAFKA_REPLICATION": "1",
         }
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What servers of a scenario are told."""
+        return {**_SETTINGS, **self.kafka, ORDERS: str(self.orders)}
 
     @asynccontextmanager
     async def play(self, say: Say, servers: int = 1) -> AsyncIterator[Play]:
@@ -130,9 +135,10 @@ class Play:
 
         def look() -> Comparison:
             bootstrap = self.stage.bootstrap
-            with Reader(bootstrap, self.stage.jobs) as jobs, Reader(
-                bootstrap, self.stage.dead
-            ) as dead:
+            with (
+                Reader(bootstrap, self.stage.jobs) as jobs,
+                Reader(bootstrap, self.stage.dead) as dead,
+            ):
                 return compare(events, jobs.all(), dead.all())
 
         return await asyncio.to_thread(look)

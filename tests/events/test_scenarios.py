@@ -5,14 +5,21 @@ The same at full size: ``make bench-streaming ARGS='--only scenarios'``.
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
 import statistics
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
+from bench.processes import Server
 from bench.streaming import scenarios
 from bench.streaming.stage import Stage
 from jobqueue.core.lifecycle import State
+from tests.services.plugin import OwnKafka
 from tests.services.topics import Topics as OwnTopics
 
 pytestmark = [
@@ -42,6 +49,43 @@ def assert_complete(outcome: scenarios.Outcome, jobs: int = JOBS) -> None:
 @pytest.mark.req("jq:FR-034", "jq:FR-036", "jq:FR-037")
 async def test_the_stream_equals_the_table_and_keeps_each_jobs_order(stage: Stage):
     assert_complete(await scenarios.plain(stage, JOBS, silent))
+
+
+@pytest.mark.req("jq:FR-036", "jq:FR-038")
+async def test_kafka_is_away_for_a_while(own_kafka: OwnKafka, postgres_dsn: str, tmp_path: Path):
+    """Jobs go on, an operator sees why and how far the stream is behind, and it catches up."""
+    broker = await asyncio.to_thread(own_kafka)
+    stage = Stage(postgres_dsn, broker.bootstrap, "t-", tmp_path)
+    told: list[str] = []
+
+    async def look(server: Server) -> None:
+        told.append(await stands_still(server))
+        async with httpx.AsyncClient(base_url=server.http, trust_env=False) as client:
+            metrics = (await client.get("/metrics")).text
+        (errors,) = re.findall(
+            r'^jq_kafka_publish_errors_total\{topic="t-jobs"\} (\S+)$', metrics, re.MULTILINE
+        )
+        assert float(errors) > 0
+
+    assert_complete(await scenarios.outage(stage, JOBS, silent, broker, 2.0, look))
+    (status,) = told
+    assert "Server: " in status
+    assert re.search(r"^Kafka: .*jobs go on, .*\d+ events behind, the oldest for ", status, re.M)
+
+
+async def stands_still(server: Server) -> str:
+    """What jq-ctl status says once it does."""
+    async with asyncio.timeout(60.0):
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "jobqueue.cli.ctl", "--server", server.target, "status"),
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdout=asyncio.subprocess.PIPE,
+            )
+            out, _ = await process.communicate()
+            assert process.returncode == 0  # the system does its work
+            if b"jobs go on" in out:
+                return out.decode()
 
 
 @pytest.mark.req("jq:FR-036", "jq:FR-038")
