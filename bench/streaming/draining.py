@@ -28,12 +28,12 @@ async def drain(ground: Ground, sizes: Sizes, say: Say) -> list[Figure]:
     )
     without: list[float] = []
     streamed: list[float] = []
-    costs = behind = ""
+    costs = before = behind = ""
     cpu = ground.cpu()
     for number in range(1, sizes.rounds + 1):
         say(f"round {number} of {sizes.rounds}, without")
         async with ground.servers.database() as site:
-            rate, _, _ = await _one(ground, site, told, {})
+            rate, before, _ = await _one(ground, site, told, {})
             without.append(rate)
         say(f"round {number} of {sizes.rounds}, with the stream")
         async with ground.servers.database() as site:
@@ -50,7 +50,7 @@ async def drain(ground: Ground, sizes: Sizes, say: Say) -> list[Figure]:
         Figure("drain with the event stream, against without", ratio, "of the rate", _TARGET, how),
         Figure(
             "drain with the event stream", statistics.median(streamed), "jobs/s", None,
-            f"{behind}; {costs}",
+            f"{behind}; {costs}; without: {before}",
         ),
     ]  # fmt: skip
 

@@ -14,7 +14,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -64,19 +63,31 @@ class KafkaSettings:
 class _Batch:
     """Messages that were sent together. Counted down by the polling thread."""
 
-    def __init__(self, count: int, done: Callable[[_Batch], None]) -> None:
-        self.left = count
+    def __init__(self, messages: Sequence[Message], done: Callable[[_Batch], None]) -> None:
+        self._messages = messages
+        self.left = len(messages)
         self.refused: list[Refused] = []
         self.failed = ""
         self._done = done
 
-    def delivered(self, message: Message, error: Any, _: Any) -> None:
-        """The fate of one."""
-        if error is not None:
-            if error.code() in _FOR_GOOD:
-                self.refused.append(Refused(message.topic, message.event_id, error.str()))
-            else:
-                self.failed = self.failed or f"{message.topic}: {error.str()}"
+    def delivered(self, error: Any, report: Any) -> None:
+        """The fate of one, as librdkafka tells it. It comes for each message: no object is made for
+        it before something is wrong."""
+        if error is None:
+            self._passed()
+        else:
+            sent = (report.topic(), report.value())
+            self.not_taken(next(m for m in self._messages if (m.topic, m.value) == sent), error)
+
+    def not_taken(self, message: Message, error: Any) -> None:
+        """One was refused, or lost."""
+        if error.code() in _FOR_GOOD:
+            self.refused.append(Refused(message.topic, message.event_id, error.str()))
+        else:
+            self.failed = self.failed or f"{message.topic}: {error.str()}"
+        self._passed()
+
+    def _passed(self) -> None:
         self.left -= 1
         if not self.left:
             self._done(self)
@@ -164,17 +175,17 @@ class KafkaPublisher:
         if not messages:
             waiting.set_result([])
             return waiting
-        batch = _Batch(len(messages), self._done)
+        batch = _Batch(messages, self._done)
         self._waiting[batch] = waiting
-        produce = producer.produce
+        produce, delivered = producer.produce, batch.delivered
         for message in messages:
-            delivered = partial(batch.delivered, message)
             try:
                 produce(message.topic, message.value, message.key, on_delivery=delivered)
             except confluent_kafka.KafkaException as error:  # too large for this client already
-                self._loop.call_soon(delivered, error.args[0], None)
+                self._loop.call_soon(batch.not_taken, message, error.args[0])
             except BufferError as error:
-                self._loop.call_soon(delivered, _Error(_Error._QUEUE_FULL, str(error)), None)
+                full = _Error(_Error._QUEUE_FULL, str(error))
+                self._loop.call_soon(batch.not_taken, message, full)
         return waiting
 
     # -- in the polling thread -----------------------------------------------------------------
