@@ -1,4 +1,7 @@
-"""A relay that is killed with -9 between any two of its steps, and the one that comes after it."""
+"""A relay that is killed with -9 between any two of its steps, and the one that comes after it.
+
+On SQLite; PostgreSQL, and whole servers, are in test_scenarios.py.
+"""
 
 from __future__ import annotations
 
@@ -53,15 +56,11 @@ async def work(store: Store, jobs: int) -> None:
     await store.apply([Transition.cancelled(seq) for seq in await store.unfinished("q", jobs)])
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    return request.getfixturevalue("postgres_dsn")
-
-
 @pytest.mark.req("jq:FR-036", "jq:FR-038")
-async def test_what_a_killed_relay_leaves_is_published_by_the_next(url: str, kafka: OwnTopics):
+async def test_what_a_killed_relay_leaves_is_published_by_the_next(
+    tmp_path: Path, kafka: OwnTopics
+):
+    url = f"sqlite:///{tmp_path}/jobs.db"
     store = create_store(url)
     await store.open()
     try:
