@@ -18,8 +18,9 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.rebuild import World
 from jobqueue.core.stream import JobEvent, StreamItem
 from jobqueue.engine.admission import MAX_LABELS_BYTES
+from jobqueue.events import kafka as events_kafka
 from jobqueue.events.kafka import KafkaPublisher, KafkaSettings, make_topics
-from jobqueue.events.publisher import Message
+from jobqueue.events.publisher import Message, PublishFailed
 from jobqueue.events.tail import Tail
 from jobqueue.events.topics import MESSAGE_MARGIN
 from jobqueue.topology.embedded import Embedded
@@ -218,6 +219,29 @@ async def test_a_message_that_is_too_large_is_refused_and_the_rest_is_not(kafka:
             assert await publisher.send([Message(small, b"k", b"x", "3")]) == []
     finally:
         await publisher.close()
+
+
+async def test_records_that_were_refused_with_a_large_one_are_sent_again(
+    kafka: OwnTopics, monkeypatch: pytest.MonkeyPatch
+):
+    """The limit of a topic may not be readable, or change: then only the broker knows it."""
+    kafka.create("small", settings={"max.message.bytes": "20000"})
+    monkeypatch.setattr(events_kafka, "make_topics", lambda settings: settings.max_message_bytes)
+    small = kafka.name("small")
+    noise = random.Random(1).randbytes(50_000)
+    messages = [Message(small, b"k", body, body[:3].hex()) for body in (b"one", noise, b"two")]
+    publisher = KafkaPublisher(told(kafka, "small"))
+    try:
+        async with asyncio.timeout(60.0):
+            await publisher.open()
+            with pytest.raises(PublishFailed, match="too large"):
+                await publisher.send(messages)
+            await publisher.close()
+            await publisher.open()
+            refused = await publisher.send(messages)
+    finally:
+        await publisher.close()
+    assert [one.event_id for one in refused] == [noise[:3].hex()]
 
 
 async def test_topics_that_are_there_are_left_and_looked_at(
