@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
-from bench.processes import resident_bytes
+from bench.processes import resident_bytes, server
 from bench.progress import Say
 from bench.report import Figure
 from bench.streaming.ground import Ground
@@ -29,7 +29,9 @@ _EVENTS = 4  # of each job
 _LARGE = 256 << 10
 _MIB = 1 << 20
 _TARGET = 20_000
-_MEMORY = 256  # MiB: pages under way, what librdkafka keeps of them, and what was freed meanwhile
+_MEMORY = 256  # MiB: a few pages of 8 MiB, as rows, as records and in librdkafka
+_SETTLED = 2.0
+_GLANCE = 0.02
 
 
 class Watch(Deaf):
@@ -62,39 +64,29 @@ async def relay(ground: Ground, sizes: Sizes, say: Say) -> list[Figure]:
 
 
 async def memory(ground: Ground, sizes: Sizes, say: Say) -> list[Figure]:
-    """What a relay takes for a backlog of large payloads."""
-    async with _place(ground, "postgresql") as url:
-        peak = Peak()
-        rate, how = await _publish(ground, url, sizes.large, _LARGE, say, peak)
+    """What publishing takes for a backlog of large payloads: of a jq-server with the stream, more
+    than of one without."""
+    async with ground.servers.database() as site:
+        async with _filled(site.url, sizes.large, _LARGE, Watch(), say):
+            pass
+        say("without the stream")
+        async with server(site.url) as process:
+            await asyncio.sleep(_SETTLED)
+            before = resident_bytes(process.pid)
+        say("publishing")
+        stage = ground.stage_on(site, concurrency=0)
+        async with server(site.url, stage.kafka) as process:
+            most = 0
+            while (lag := await site.store.stream_lag()) is None or lag.events:
+                most = max(most, resident_bytes(process.pid))
+                await asyncio.sleep(_GLANCE)
     backlog = sizes.large * _LARGE / _MIB
-    what = f"relay memory for a backlog of {backlog:,.0f} MiB"
-    return [Figure(what, peak.grown / _MIB, "MiB", _MEMORY, f"{how}; {rate:,.0f} events/s")]
-
-
-class Peak:
-    """The most memory that this process had, against what it began with."""
-
-    def __init__(self) -> None:
-        self._before = self._most = 0
-
-    @property
-    def grown(self) -> int:
-        return self._most - self._before
-
-    @contextlib.asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        self._before = self._most = resident_bytes()
-        task = asyncio.create_task(self._look())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-
-    async def _look(self) -> None:
-        while True:
-            self._most = max(self._most, resident_bytes())
-            await asyncio.sleep(0.02)
+    what = f"memory for a backlog of {backlog:,.0f} MiB"
+    how = (
+        f"{sizes.large:,} jobs with {_LARGE >> 10} KiB; resident set of jq-server at most"
+        f" {most / _MIB:,.0f} MiB while it publishes, {before / _MIB:,.0f} MiB without the stream"
+    )
+    return [Figure(what, (most - before) / _MIB, "MiB", _MEMORY, how)]
 
 
 @contextlib.asynccontextmanager
@@ -107,7 +99,7 @@ async def _place(ground: Ground, store: str) -> AsyncIterator[str]:
 
 
 async def _publish(
-    ground: Ground, url: str, jobs: int, payload: int, say: Say, peak: Peak | None = None
+    ground: Ground, url: str, jobs: int, payload: int, say: Say
 ) -> tuple[float, str]:
     """Events each second, and how that was measured."""
     watch = Watch()
@@ -128,11 +120,10 @@ async def _publish(
         await publisher.open()  # making topics is no part of it
         running = Relay(publisher, topics, watch)
         say("publishing")
-        async with (peak or Peak()).watched():
-            cpu, began = ground.cpu(), time.perf_counter()
-            running.start(store, lambda: term)
-            await watch.done.wait()
-            took, spent = time.perf_counter() - began, cpu.spent().shares()
+        cpu, began = ground.cpu(), time.perf_counter()
+        running.start(store, lambda: term)
+        await watch.done.wait()
+        took, spent = time.perf_counter() - began, cpu.spent().shares()
         await running.stop()
     events = jobs * _EVENTS
     how = (

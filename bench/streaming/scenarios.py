@@ -32,6 +32,7 @@ _POLL = 0.02
 _PATIENCE = 60.0
 _TRANSACTION = 100  # jobs
 _STEP = 0.1  # seconds
+_BURST = 0.5  # seconds' worth of jobs at once, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,28 +139,28 @@ async def reverse(stage: Stage, jobs: int, say: Say) -> Outcome:
         return Outcome(await play.same(), time.perf_counter() - began, [])
 
 
-async def left_open(stage: Stage, jobs: int, say: Say, seconds: float) -> Outcome:
+async def left_open(stage: Stage, rate: int, say: Say, seconds: float) -> Outcome:
     """One enqueueing transaction stays open, and other jobs' events appear all the same.
 
-    ``delays`` are those of the others, ``seconds`` that of the transaction's own after its commit.
+    So many jobs a second come meanwhile. ``delays`` are those of their events, ``seconds`` that of
+    the transaction's own after its commit.
     """
     async with stage.play(say) as play, Watcher(stage) as watcher:
         async with _enqueueing(stage, range(1)) as own:
-            closes = time.monotonic() + seconds
-            while (left := closes - time.monotonic()) > 0:
-                share = min(1.0, _STEP / left)
-                await play.load.run(round((jobs - play.load.submitted) * share))
+            began = time.monotonic()
+            while (elapsed := time.monotonic() - began) < seconds:
+                due = min(rate * (elapsed + _STEP) - play.load.submitted, rate * _BURST)
+                await play.load.run(int(due))
                 await asyncio.sleep(_STEP)
-                say(f"{left:.0f} s to go")
-            await play.load.run(jobs - play.load.submitted)
+                say(f"{seconds - elapsed:.0f} s to go")
             await play.load.settled()
             await play.caught_up()
             others = dict(watcher.seen)
             if any(record.key in own for record in others.values()):
                 raise StreamDiffers("what is not committed is in Kafka")
-        began = time.perf_counter()
+        committed = time.perf_counter()
         await watcher.until(lambda seen: f"{own[0]}:1" in seen, "it never came")
-        took = time.perf_counter() - began
+        took = time.perf_counter() - committed
         delays = [
             record.seen_at - record.item.event.at
             for record in others.values()

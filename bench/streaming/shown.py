@@ -56,10 +56,13 @@ async def reverse(ground: Ground, sizes: Sizes, say: Say) -> list[Figure]:
 
 async def left_open(ground: Ground, sizes: Sizes, say: Say) -> list[Figure]:
     async with ground.stage(sizes.scenario_slots) as stage:
-        outcome = await scenarios.left_open(stage, sizes.jobs, say, sizes.left_open)
+        outcome = await scenarios.left_open(stage, sizes.open_rate, say, sizes.left_open)
     what = f"transaction open for {sizes.left_open:g} s"
     delays = [delay * 1e3 for delay in outcome.delays]
-    how = f"{len(delays):,} events of other jobs, from their own time until a consumer had them"
+    how = (
+        f"{len(delays):,} events of other jobs, {sizes.open_rate} jobs/s, from their own time until"
+        " a consumer had them"
+    )
     return [
         Figure(f"{what}: missing or different events", 0, "events", 0, _how(outcome)),
         Figure(f"{what}: others' events appear, median", percentile(delays, 0.5), "ms", None, how),

@@ -14,6 +14,7 @@ class Sizes:
     rounds: int = size(3, "times that each side of a comparison is measured")
     outage: float = size(30, "seconds that Kafka is away")
     left_open: float = size(60, "seconds that an enqueueing transaction stays open")
+    open_rate: int = size(200, "jobs a second meanwhile")
     batch: int = size(1_000, "jobs in a batch, of submits and of the scheduler")
     in_flight: int = size(2, "batches in flight")
     concurrency: int = size(2_000, "slots of a worker in drains")
