@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 _CROWDED = 1.3  # times the processor time
 _JOBS_FIRST = 4.0  # times what the relay took, for others
-_LONGEST = 0.25  # seconds at once
+_LONGEST = 0.5  # seconds at once
 _PATIENCE = 30.0  # seconds since the stream had everything
 
 
