@@ -18,6 +18,7 @@ from jobqueue.core.job import Worker, WorkerStatus
 from jobqueue.topology.backing.ports import free_port
 
 PATIENCE = 60.0
+_TRIES = 3
 PROFILES = "BENCH_PROFILES"  # a folder: programs run under cProfile, and are slower for it
 _GLANCE = 0.5
 _IDLE = 0.3  # of a core
@@ -25,12 +26,21 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _HERE = Path(__file__).parents[1]
 
 
+class Ended(RuntimeError):
+    """A program that was to go on did not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """A jq-server that answers."""
 
-    pid: int
+    process: subprocess.Popen[bytes]
     target: str
+    http: str  # its address there
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     @property
     def environment(self) -> dict[str, str]:
@@ -39,20 +49,31 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def server(url: str, environment: Mapping[str, str] | None = None) -> AsyncIterator[Server]:
+async def server(
+    url: str,
+    environment: Mapping[str, str] | None = None,
+    module: str = "jobqueue.cli.server",
+) -> AsyncIterator[Server]:
     """A server without a pool of its own, on free ports, with default settings but for these."""
-    port = free_port()
-    told = {
-        "JQ_DB_URL": url,
-        "JQ_HTTP_PORT": str(free_port()),
-        "JQ_GRPC_PORT": str(port),
-        "JQ_WORKER_CONCURRENCY": "0",
-        **(environment or {}),
-    }
-    with running("jobqueue.cli.server", told) as process:
-        target = f"127.0.0.1:{port}"
-        await _answers(process, target)
-        yield Server(process.pid, target)
+    for left in reversed(range(_TRIES)):
+        port, http_port = free_port(), free_port()
+        told = {
+            "JQ_DB_URL": url,
+            "JQ_HTTP_PORT": str(http_port),
+            "JQ_GRPC_PORT": str(port),
+            "JQ_WORKER_CONCURRENCY": "0",
+            **(environment or {}),
+        }
+        with running(module, told) as process:
+            target = f"127.0.0.1:{port}"
+            try:
+                await _answers(process, target, http_port)
+            except Ended:
+                if left:  # somebody took a port meanwhile
+                    continue
+                raise
+            yield Server(process, target, f"http://127.0.0.1:{http_port}")
+            return
 
 
 @contextlib.asynccontextmanager
@@ -113,14 +134,18 @@ def running(
             process.wait()
 
 
-async def _answers(process: subprocess.Popen[bytes], target: str) -> None:
+async def _answers(process: subprocess.Popen[bytes], target: str, http_port: int) -> None:
+    """On both ports: on one alone it may be somebody else."""
     backend = GrpcBackend(target)
     give_up = time.monotonic() + PATIENCE
     try:
         while True:
             try:
                 await backend.health()
-            except JobQueueError:
+                _, writer = await asyncio.open_connection("127.0.0.1", http_port)
+                writer.close()
+                await writer.wait_closed()
+            except (JobQueueError, OSError):
                 _check(process, give_up)
                 await asyncio.sleep(0.05)
             else:
@@ -131,7 +156,7 @@ async def _answers(process: subprocess.Popen[bytes], target: str) -> None:
 
 def _check(process: subprocess.Popen[bytes], give_up: float) -> None:
     if process.poll() is not None:
-        raise RuntimeError(f"{process.args!r} ended with status {process.returncode}")
+        raise Ended(f"{process.args!r} ended with status {process.returncode}")
     if time.monotonic() > give_up:
         raise TimeoutError(f"{process.args!r} is not ready in time")
 

@@ -17,7 +17,7 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was measured. ``target`` is the least (rates) or the most (the rest)."""
+    """One thing that was measured. ``target`` is the least (rates, shares of them) or the most."""
 
     what: str
     value: float
@@ -31,7 +31,12 @@ class Figure:
         """Whether the target was met; None without one."""
         if self.target is None:
             return None
-        return self.value >= self.target if self.unit.endswith("/s") else self.value <= self.target
+        return self.value >= self.target if self.more_is_better else self.value <= self.target
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether the target is the least that will do."""
+        return self.unit.endswith(("/s", "of the rate"))
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -69,7 +74,7 @@ def show(title: str, figures: list[Figure]) -> None:
     table.add_column("conditions", overflow="fold")
     for figure in figures:
         mark = {None: "", True: " ✓", False: " ✗"}[figure.met]
-        sign = "≥" if figure.unit.endswith("/s") else "≤"
+        sign = "≥" if figure.more_is_better else "≤"
         target = "" if figure.target is None else f"{sign} {number(figure.target)}{mark}"
         style = "red" if figure.met is False else None
         table.add_row(

@@ -17,6 +17,7 @@ from jobqueue.cli.worker import run as run_worker
 from jobqueue.config import Settings
 from jobqueue.core.job import JobQuery, JobSpec, Queue, QueueStats, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.store import Lag
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.metrics import Metrics
@@ -72,6 +73,9 @@ async def rendered() -> dict[str, set[str]]:
     metrics.locked("take", 0.001)
     metrics.lock_failed("timeout")
     metrics.locks_up(True)
+    metrics.stream_lag(Lag(1, 1.0, 1))
+    metrics.published("t", 1)
+    metrics.publish_failed("t", 1)
     metrics.on_call("/jq.v1.ClientService/Submit", "OK", 0.01)
     body, _ = await metrics.render(Figures())
     found: dict[str, set[str]] = {"up": set()}
@@ -187,6 +191,8 @@ def test_what_was_asked_for_is_watched() -> None:
         "JobqueueStoreErrors",
         "JobqueueSubmitSlow",
         "JobqueueRedisAway",
+        "JobqueueStreamBehind",
+        "JobqueueRecordsRefused",
     }
     assert sorted(re.findall(r"^### (\w+)$", DOCS, re.MULTILINE)) == sorted(
         rule["alert"] for rule in RULES

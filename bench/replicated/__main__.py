@@ -7,25 +7,20 @@ take minutes run only when they are named, or with --long.
 from __future__ import annotations
 
 import argparse
-import inspect
-import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import fields, replace
 from pathlib import Path
 
 import uvloop
 
+from bench.parts import Part, add_common, add_sizes, measure_each, sizes_of, write
 from bench.processes import PROFILES
-from bench.progress import Say, progress
+from bench.progress import progress
 from bench.replicated import aged, pressure, rates, running, scaling
-from bench.replicated.ground import Ground, ground, scratch
+from bench.replicated.ground import ground, scratch
 from bench.replicated.sizes import Sizes
-from bench.report import Figure, show, write_json
-
-Part = Callable[..., Awaitable[list[Figure]]]
+from bench.report import Figure, show
 
 SHORT: dict[str, Part] = {
     "batch": rates.batch,
@@ -50,7 +45,7 @@ PARTS = SHORT | LONG
 def main() -> int:
     """Measure, print a table, keep the figures on request."""
     options = _options()
-    sizes = Sizes(**{field.name: getattr(options, field.name) for field in fields(Sizes)})
+    sizes = sizes_of(options, Sizes)
     names = options.only or [*SHORT, *(LONG if options.long else ())]
     figures: list[Figure] = []
     if options.profile:
@@ -62,13 +57,13 @@ def main() -> int:
         where = uvloop.run(prepared.conditions())
         try:
             with progress("starting PostgreSQL and Redis") as say:
-                for number, name in enumerate(names, 1):
-                    announce = _prefixed(say, f"{number}/{len(names)} {name}")
-                    figures += _measured(name, prepared, sizes, announce)
+                chosen = {name: PARTS[name] for name in names}
+                for measured in measure_each("bench-replicated", chosen, say, prepared, sizes):
+                    figures += measured
         finally:  # a part that fails does not take the others' figures with it
             show(f"jobqueue, replicated topology: {where}", figures)
             if options.json:
-                write_json(options.json, where, [*_others_in(options.json, figures), *figures])
+                write(options.json, where, figures)
     return 1 if options.strict and any(figure.met is False for figure in figures) else 0
 
 
@@ -80,51 +75,11 @@ def _options() -> argparse.Namespace:
         "--folder", type=Path, help="keep PostgreSQL here, and the jobs it was filled with"
     )
     parser.add_argument(
-        "--calm", type=float, default=30.0, metavar="SECONDS",
-        help="wait at most so long for an idle machine before each measurement (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
         "--profile", type=Path, metavar="FOLDER", help="run the programs under cProfile"
     )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        help="also write the figures to this file; those of other parts in it stay",
-    )
-    parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
-    for one in fields(Sizes):
-        parser.add_argument(
-            f"--{one.name.replace('_', '-')}",
-            type=type(one.default),
-            default=one.default,
-            help=f"{one.metadata['about']} (%(default)s)",
-        )
+    add_common(parser)
+    add_sizes(parser, Sizes)
     return parser.parse_args()
-
-
-def _others_in(path: Path, figures: list[Figure]) -> list[Figure]:
-    """What the file has about parts that were not measured now: the long ones are run alone."""
-    if not path.exists():
-        return []
-    known = [Figure(**figure) for figure in json.loads(path.read_text())["figures"]]
-    commands = {figure.command for figure in figures}
-    return [figure for figure in known if figure.command not in commands]
-
-
-def _measured(name: str, prepared: Ground, sizes: Sizes, say: Say) -> list[Figure]:
-    say("")
-    part = PARTS[name]
-    more = (say,) if "say" in inspect.signature(part).parameters else ()
-
-    async def run() -> list[Figure]:
-        return await part(prepared, sizes, *more)
-
-    command = f"make bench-replicated ARGS='--only {name}'"
-    return [replace(figure, command=command) for figure in uvloop.run(run())]
-
-
-def _prefixed(say: Say, prefix: str) -> Say:
-    return lambda text: say(f"{prefix}: {text}" if text else prefix)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from bench.local import submit_batches
@@ -32,11 +32,13 @@ def set_for_throughput(site: Site, sizes: Sizes) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def fleet(site: Site, sizes: Sizes, count: int = 1) -> AsyncIterator[Fleet]:
-    """Start a server and workers, set for throughput."""
+async def fleet(
+    site: Site, sizes: Sizes, count: int = 1, more: Mapping[str, str] | None = None
+) -> AsyncIterator[Fleet]:
+    """Start a server and workers, set for throughput; ``more`` is for the server alone."""
     told = set_for_throughput(site, sizes)
     async with (
-        server(site.url, {**told, "JQ_WORKER_CONCURRENCY": "0"}) as process,
+        server(site.url, {**told, "JQ_WORKER_CONCURRENCY": "0", **(more or {})}) as process,
         workers(process.environment | told, site.store.workers, count) as pids,
     ):
         yield Fleet(process.target, {"server": process.pid, **pids})

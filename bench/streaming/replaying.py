@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-import asyncpg
-
+from bench.progress import Say
+from bench.report import Figure
+from bench.streaming.ground import Ground
+from bench.streaming.sizes import Sizes
 from jobqueue.core.ids import new_job_ids
-from jobqueue.core.job import Event, Job, JobSpec, NewJob, Queue, Transition
-from jobqueue.core.restore import gather
+from jobqueue.core.job import Event, Job, JobSpec, NewJob, Queue, QueueStats, Transition
+from jobqueue.core.restore import Restored, gather
 from jobqueue.core.store import Claim, JobFilter, Store, Term
 from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
 from jobqueue.events.record import Record
 from jobqueue.events.relay import Relay
 from jobqueue.events.replay import Replay
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
-from jobqueue.topology.backing import PrivatePostgres
+from jobqueue.topology.backing import PrivateRedis
 from jobqueue.topology.connect import create_store
 
 _BATCH = 1_000
@@ -67,16 +72,6 @@ async def fill(store: Store, jobs: int, payload: int) -> None:
         await store.apply(by_hand)
 
 
-async def empty_database(postgres: PrivatePostgres) -> str:
-    """A place that nobody has written to."""
-    db = await asyncpg.connect(postgres.dsn())
-    try:
-        await db.execute("CREATE DATABASE rebuilt")
-    finally:
-        await db.close()
-    return postgres.dsn("rebuilt")
-
-
 async def content(store: Store) -> tuple[list[Job], dict[str, list[Event]]]:
     """Every job and every history."""
     jobs: list[Job] = []
@@ -93,50 +88,82 @@ async def content(store: Store) -> tuple[list[Job], dict[str, list[Event]]]:
     return jobs, histories
 
 
-async def measure(
-    source: str, targets: Sequence[str], bootstrap: str, jobs: int, payload: int
-) -> None:
-    """Publish a store, read it back, and write it to each target."""
-    prefix = f"bench-{time.time_ns()}-"
+async def replay(ground: Ground, sizes: Sizes, say: Say) -> list[Figure]:
+    """Publish an SQLite store, read it back, and write it into each kind of store."""
+    prefix = ground.prefix()
     topics = Topics(f"{prefix}jobs", f"{prefix}dead", f"{prefix}queues")
     told = KafkaSettings(
-        bootstrap=bootstrap,
+        bootstrap=ground.kafka.bootstrap,
         topics=topics.all,
         max_message_bytes=(1 << 20) + MESSAGE_MARGIN,
         replication=1,
     )
-    store = create_store(source)
-    await store.open()
-    try:
-        await fill(store, jobs, payload)
-        term = await store.lead(1, 3_600.0)
+    say(f"{sizes.jobs:,} jobs to write and to publish")
+    async with _opened(f"sqlite:///{ground.folder}/{prefix}source.db") as source:
+        await fill(source, sizes.jobs, sizes.payload)
+        term = await source.lead(1, 3_600.0)
         assert term is not None
-        await _publish(store, term, told, topics)
-        expected = await content(store)
-        stats = await store.stats()
-    finally:
-        await store.close()
+        await _publish(source, term, told, topics)
+        expected = Compared(*await content(source), _figures(await source.stats()))
+    say("reading")
     began = time.perf_counter()
     found = await asyncio.to_thread(_read, told, topics)
     found.check()
     state = gather(found.world, published=True)
     took = time.perf_counter() - began
-    print(f"read         {found.records:8} records of {len(state.jobs)} jobs in {took:6.1f} s")
-    for url in targets:
-        target = create_store(url)
-        await target.open()
-        try:
-            began = time.perf_counter()
-            await target.restore(state, lambda count: None)
-            took = time.perf_counter() - began
-            print(f"{target.name:12} {len(state.jobs):8} jobs written in {took:6.1f} s", end="")
-            rebuilt = await content(target)
-            assert rebuilt == expected, "what was written is not what there was"
-            figures = [(one.depth, one.succeeded, one.failed) for one in await target.stats()]
-            assert figures == [(one.depth, one.succeeded, one.failed) for one in stats]
-            print("; every job and every history is as it was")
-        finally:
-            await target.close()
+    how = f"{found.records:,} records of {len(state.jobs):,} jobs in every state, from Kafka"
+    figures = [Figure("replay, reading", found.records / took, "records/s", None, how)]
+    async with ground.servers.database() as site, _redis(ground.folder / f"{prefix}redis") as redis:
+        for url in (f"sqlite:///{ground.folder}/{prefix}rebuilt.db", site.url, redis):
+            async with _opened(url) as target:
+                say(f"writing into {target.name}")
+                figures.append(await _write(target, state, expected))
+    return figures
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """All that a store says of its jobs."""
+
+    jobs: list[Job]
+    histories: dict[str, list[Event]]
+    figures: list[tuple[object, ...]]
+
+
+async def _write(target: Store, state: Restored, expected: Compared) -> Figure:
+    began = time.perf_counter()
+    await target.restore(state, lambda count: None)
+    took = time.perf_counter() - began
+    found = Compared(*await content(target), _figures(await target.stats()))
+    if found != expected:
+        raise RuntimeError(f"{target.name}: what was written is not what there was")
+    how = f"{len(state.jobs):,} jobs in {took:.1f} s; every job, history and figure as it was"
+    return Figure(f"replay into {target.name}", len(state.jobs) / took, "jobs/s", None, how)
+
+
+def _figures(stats: Sequence[QueueStats]) -> list[tuple[object, ...]]:
+    return [(one.queue.name, one.depth, one.succeeded, one.failed) for one in stats]
+
+
+@contextlib.asynccontextmanager
+async def _opened(url: str) -> AsyncIterator[Store]:
+    store = create_store(url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@contextlib.asynccontextmanager
+async def _redis(folder: Path) -> AsyncIterator[str]:
+    """One that keeps what it accepted."""
+    redis = PrivateRedis(folder, settings={"appendonly": "yes", "appendfsync": "always"})
+    await asyncio.to_thread(redis.start)
+    try:
+        yield redis.url
+    finally:
+        await asyncio.to_thread(redis.stop)
 
 
 async def _publish(store: Store, term: Term, told: KafkaSettings, topics: Topics) -> None:

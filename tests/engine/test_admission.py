@@ -47,6 +47,7 @@ BAD_SPECS: list[tuple[str, dict[str, Any]]] = [
     ("labels", {"labels": {"": "v"}}),
     ("labels", {"labels": {"k": "v" * 256}}),
     ("labels", {"labels": {f"k{n}": "v" for n in range(33)}}),
+    ("labels", {"labels": {f"k{n}".ljust(255, "k"): "\N{WATER WAVE}" * 255 for n in range(32)}}),
     ("labels", {"labels": {"k": "\ud800"}}),
 ]
 
@@ -78,6 +79,7 @@ async def test_a_bad_field_is_named_and_harms_nobody_else(open_rig, field: str, 
         {"key": "x" * 255},
         {"payload": b"x" * 1024},
         {"labels": {"k": ""}},
+        {"labels": {f"{n:03}".ljust(255, "k"): "v" * 255 for n in range(32)}},
         {"key": "emoji 🎉 and ümläuts"},
     ],
     ids=repr,

@@ -49,6 +49,11 @@ class FakePublisher:
             self._take(waiting, messages)
         return waiting
 
+    @property
+    def held(self) -> list[Sequence[Message]]:
+        """What was sent while it was away."""
+        return [messages for _, messages in self._held]
+
     def come_back(self) -> None:
         self.away, self.trouble = False, ""
         for waiting, messages in self._held:

@@ -1,4 +1,7 @@
-"""A relay that is killed with -9 between any two of its steps, and the one that comes after it."""
+"""A relay that is killed with -9 between any two of its steps, and the one that comes after it.
+
+On SQLite; PostgreSQL, and whole servers, are in test_scenarios.py.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +56,11 @@ async def work(store: Store, jobs: int) -> None:
     await store.apply([Transition.cancelled(seq) for seq in await store.unfinished("q", jobs)])
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
-    if request.param == "redis":
-        return request.getfixturevalue("redis_url")
-    return request.getfixturevalue("postgres_dsn")
+    return request.getfixturevalue("redis_url")
 
 
 @pytest.mark.req("jq:FR-036", "jq:FR-038")

@@ -23,6 +23,7 @@ from jobqueue.core.stream import (
     QueueChange,
     QueueEvent,
 )
+from jobqueue.events import relay as relay_module
 from jobqueue.events.relay import Relay
 from tests.events.conftest import Relays
 from tests.events.fake import FakePublisher, until
@@ -241,6 +242,28 @@ async def test_a_record_that_is_refused_raises_an_alarm_and_blocks_nothing(
     health = await relay.health()
     assert not health.ok
     assert "1 records were refused" in health.detail
+
+
+async def test_what_is_under_way_is_bounded(
+    driver: Driver, relays: Relays, monkeypatch: pytest.MonkeyPatch
+):
+    """However much waits: pages of so many bytes, so many of them. Memory does not grow with it."""
+    monkeypatch.setattr(relay_module, "_PAGE", 20)
+    monkeypatch.setattr(relay_module, "_PAGE_BYTES", 50_000)
+    await driver.queue("large")
+    for _ in range(60):
+        await driver.submit(b"x" * 10_000, queue="large")
+    publisher = FakePublisher()
+    publisher.away = True
+    relays.start(driver.store, await driver.term(), publisher)
+    await until(lambda: len(publisher.held) == relay_module._AHEAD)
+    await asyncio.sleep(0.2)  # it would go on, if it did
+    pages = [sum(len(message.value) for message in page) for page in publisher.held]
+    assert len(pages) == relay_module._AHEAD
+    assert max(pages) <= 2 * 50_000
+    publisher.come_back()
+    await caught_up(driver.store)
+    assert len(publisher.event_ids()) == 60
 
 
 async def test_nothing_is_published_without_a_term(driver: Driver):

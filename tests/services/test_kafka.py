@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,31 @@ from jobqueue.topology.backing import (
     ports,
 )
 from tests.services import maven
-from tests.services.plugin import OwnKafka
+from tests.services.plugin import run_of
 from tests.services.topics import Topics
 
 PATIENCE = 60.0  # seconds
 QUIET = {"log_level": 2}
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def this_files(request: pytest.FixtureRequest) -> Iterator[PrivateKafka]:
+    server: PrivateKafka = run_of(request.config).own("kafka", {})
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def broker(this_files: PrivateKafka) -> PrivateKafka:
+    """One for all tests of this file, which may stop and kill it: it takes seconds to start."""
+    this_files.start()
+    return this_files
+
+
+@pytest.fixture
+def topics(broker: PrivateKafka, request: pytest.FixtureRequest) -> Topics:
+    return Topics(broker.bootstrap, f"{request.node.name.partition('[')[0]}-{os.getpid()}-")
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **settings: Any) -> None:
@@ -88,20 +108,19 @@ def processes_in(folder: Path) -> list[str]:
     return [process.name for process in Path("/proc").glob("[0-9]*") if is_there(process)]
 
 
-def test_what_is_produced_can_be_consumed(own_kafka: OwnKafka) -> None:
-    bootstrap = own_kafka().bootstrap
-    topic = Topics(bootstrap, "mine-").create("events")
+def test_what_is_produced_can_be_consumed(kafka: Topics) -> None:
+    topic = kafka.create("events")
     values = [str(number).encode() for number in range(1000)]
-    produce(bootstrap, topic, values)
-    assert consume(bootstrap, topic, len(values)) == values
+    produce(kafka.bootstrap, topic, values)
+    assert consume(kafka.bootstrap, topic, len(values)) == values
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_what_was_acknowledged_survives_its_end(own_kafka: OwnKafka, end: str) -> None:
-    broker = own_kafka()
+def test_what_was_acknowledged_survives_its_end(
+    broker: PrivateKafka, topics: Topics, end: str
+) -> None:
     bootstrap = broker.bootstrap
-    topics = Topics(bootstrap, "mine-")
-    topic = topics.create("events", partitions=1, settings={"retention.ms": "-1"})
+    topic = topics.create(end, partitions=1, settings={"retention.ms": "-1"})
     before, after = [b"1", b"2", b"3"], [b"4", b"5"]
     produce(bootstrap, topic, before)
     getattr(broker, end)()
@@ -112,10 +131,9 @@ def test_what_was_acknowledged_survives_its_end(own_kafka: OwnKafka, end: str) -
     assert consume(bootstrap, topic, 5) == before + after
 
 
-def test_a_client_outlasts_a_restart(own_kafka: OwnKafka) -> None:
+def test_a_client_outlasts_a_restart(broker: PrivateKafka, topics: Topics) -> None:
     """It was given one address, and goes on with that."""
-    broker = own_kafka()
-    topic = Topics(broker.bootstrap, "mine-").create("events")
+    topic = topics.create("events")
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, **QUIET}
     )
@@ -129,9 +147,8 @@ def test_a_client_outlasts_a_restart(own_kafka: OwnKafka) -> None:
     assert consume(broker.bootstrap, topic, 2) == [b"before", b"meanwhile"]
 
 
-def test_a_paused_broker_goes_on(own_kafka: OwnKafka) -> None:
-    broker = own_kafka()
-    topic = Topics(broker.bootstrap, "mine-").create("events")
+def test_a_paused_broker_goes_on(broker: PrivateKafka, topics: Topics) -> None:
+    topic = topics.create("events")
     pid = broker.pid
     assert pid is not None
     producer = Producer(
@@ -147,9 +164,9 @@ def test_a_paused_broker_goes_on(own_kafka: OwnKafka) -> None:
     assert broker.pid == pid
 
 
-def test_a_topic_has_to_be_created(own_kafka: OwnKafka) -> None:
+def test_a_topic_has_to_be_created(broker: PrivateKafka) -> None:
     with pytest.raises(KafkaException) as refused:
-        produce(own_kafka().bootstrap, "slip-of-the-pen", [b"x"], **{"message.timeout.ms": 5000})
+        produce(broker.bootstrap, "slip-of-the-pen", [b"x"], **{"message.timeout.ms": 5000})
     error = refused.value.args[0]
     assert error.code() in (
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -158,8 +175,7 @@ def test_a_topic_has_to_be_created(own_kafka: OwnKafka) -> None:
     )
 
 
-def test_it_listens_on_this_machine_only(own_kafka: OwnKafka) -> None:
-    broker = own_kafka()
+def test_it_listens_on_this_machine_only(broker: PrivateKafka) -> None:
     inodes = set()
     for descriptor in Path(f"/proc/{broker.pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed while we look
@@ -175,13 +191,17 @@ def test_it_listens_on_this_machine_only(own_kafka: OwnKafka) -> None:
     assert {address.partition(":")[0] for address in listening} <= set(loopback)
 
 
-def test_a_controllers_port_that_was_taken_meanwhile_is_replaced(own_kafka: OwnKafka) -> None:
-    broker = own_kafka()
+def test_it_keeps_both_ports_and_replaces_a_controllers_that_was_taken_meanwhile(
+    broker: PrivateKafka,
+) -> None:
     port, controller = broker.port, broker._noted_controller_port()
     assert controller is not None
+    broker.start()  # it runs
     broker.restart()
-    assert broker._noted_controller_port() == controller
+    assert (broker.port, broker._noted_controller_port()) == (port, controller)
     broker.stop()
+    broker.stop()
+    assert not broker.alive()
     with socket.create_server(("127.0.0.1", controller)):
         broker.start()
         assert broker.port == port
@@ -189,9 +209,8 @@ def test_a_controllers_port_that_was_taken_meanwhile_is_replaced(own_kafka: OwnK
 
 
 def test_losing_the_race_for_the_controllers_port_is_made_up_for(
-    own_kafka: OwnKafka, monkeypatch: pytest.MonkeyPatch
+    broker: PrivateKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = own_kafka()
     port = broker.port
     broker.stop()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -203,19 +222,21 @@ def test_losing_the_race_for_the_controllers_port_is_made_up_for(
     assert broker.port == port
 
 
-def test_what_stops_it_is_told_in_the_last_lines_of_its_log(own_kafka: OwnKafka) -> None:
-    broker = own_kafka()
+def test_what_stops_it_is_told_in_the_last_lines_of_its_log(broker: PrivateKafka) -> None:
     broker.stop()
     noted = broker.data / "topics/meta.properties"
-    noted.write_text(re.sub("node.id=.*", "node.id=77", noted.read_text()))
-    with pytest.raises(BackingFailed, match="77") as failed:
-        broker.start()
+    right = noted.read_text()
+    noted.write_text(re.sub("node.id=.*", "node.id=77", right))
+    try:
+        with pytest.raises(BackingFailed, match="77") as failed:
+            broker.start()
+    finally:
+        noted.write_text(right)
     assert str(broker.log) in str(failed.value)
     assert "ended with status 1" in str(failed.value)
     assert processes_in(broker.data) == []
 
 
-@pytest.mark.integration
 def test_a_distribution_is_used_where_it_is_named(
     services: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +254,6 @@ def test_a_distribution_is_used_where_it_is_named(
         server.remove()
 
 
-@pytest.mark.integration
 def test_an_archive_of_its_classes_is_made_and_used(
     services: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,13 +35,19 @@ Make = Callable[..., PrivateServer]
 pytestmark = pytest.mark.integration
 
 
-# A Kafka takes seconds to start, more on a busy machine.
+# A Kafka takes seconds to start, more on a busy machine. So it is there where its own part is at
+# stake; what all kinds do by the same lines is shown with the quick ones, and the life of a Kafka
+# in test_kafka.py.
 KAFKA = pytest.param("kafka", marks=[pytest.mark.slow, pytest.mark.timeout(240)])
+with_kafka = pytest.mark.parametrize("make", ["postgres", "redis", KAFKA], indirect=True)
+with_kafka_unstarted = pytest.mark.parametrize(
+    "make", ["postgres", "redis", "kafka"], indirect=True
+)
 
 
-@pytest.fixture(params=["postgres", "redis", KAFKA])
+@pytest.fixture(params=["postgres", "redis"])
 def make(request: pytest.FixtureRequest, folder: Path) -> Iterator[Make]:
-    """Makes servers of each kind, in a folder of the test's."""
+    """Makes servers of a kind, in a folder of the test's."""
     request.getfixturevalue("services").need(request.param)
     made: list[PrivateServer] = []
 
@@ -133,6 +139,7 @@ def test_removing_leaves_nothing(make: Make) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
+@with_kafka
 def test_its_folder_may_have_spaces_and_quotes(make: Make) -> None:
     server = make(name='it\'s a "server"')
     server.start()
@@ -142,6 +149,7 @@ def test_its_folder_may_have_spaces_and_quotes(make: Make) -> None:
 # -- other processes ----------------------------------------------------------------------------
 
 
+@with_kafka
 def test_another_process_finds_and_stops_it(make: Make) -> None:
     server = make()
     server.start()
@@ -252,6 +260,7 @@ def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
 # -- failing to start ---------------------------------------------------------------------------
 
 
+@with_kafka
 def test_a_failed_start_shows_the_end_of_the_log(
     make: Make, request: pytest.FixtureRequest
 ) -> None:
@@ -296,6 +305,7 @@ def test_an_interrupted_start_leaves_no_process(
     assert not Path(f"/proc/{pids[0]}").exists()
 
 
+@with_kafka_unstarted
 def test_what_is_not_installed_is_said(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "find_postgres", lambda: None)
     monkeypatch.setattr(redis_module, "find_redis", lambda: None)
@@ -349,6 +359,7 @@ def test_it_runs_as_nobody_where_it_has_no_user(
 
 
 @as_root
+@with_kafka_unstarted
 def test_a_missing_user_is_said(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     server = make()
     monkeypatch.setattr(type(server), "users", ("no-such-user-here", "root"))
@@ -368,6 +379,7 @@ def test_a_strict_umask_does_not_lock_it_out(make: Make) -> None:
 
 
 @as_root
+@with_kafka_unstarted
 def test_a_folder_that_it_cannot_reach_is_said(make: Make, folder: Path) -> None:
     (folder / "closed").mkdir(mode=0o700)
     with pytest.raises(BackingFailed, match=r"may not enter .*closed"):

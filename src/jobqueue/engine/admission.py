@@ -25,6 +25,7 @@ MAX_KEY_LENGTH = 255
 MAX_TYPE_LENGTH = 200
 MAX_LABELS = 32
 MAX_LABEL_LENGTH = 255
+MAX_LABELS_BYTES = 32 * 1024  # together: an event that tells of the job has room for them
 MAX_CONCURRENCY = 100_000
 MAX_CAPACITY = 1_000_000_000_000
 MAX_OFFSET = 10**18
@@ -81,6 +82,11 @@ def _check_labels(spec: JobSpec) -> None:
         _check_text("labels", name, MAX_LABEL_LENGTH)
         if value:
             _check_text("labels", value, MAX_LABEL_LENGTH)
+    size = sum(len(text.encode()) for label in spec.labels.items() for text in label)
+    if size > MAX_LABELS_BYTES:
+        raise InvalidArgument(
+            "labels", f"{size} bytes are too many; at most {MAX_LABELS_BYTES} are allowed together"
+        )
 
 
 def check_queue(queue: Queue) -> None:

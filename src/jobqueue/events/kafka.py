@@ -14,7 +14,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -28,16 +27,12 @@ _ADMIN_TIMEOUT = 5.0
 _POLL = 0.1
 _GOODBYE = 2.0
 
+_BATCH_BYTES = 1_000_000  # librdkafka's own default
+
 _Error = confluent_kafka.KafkaError
+_TOO_LARGE = frozenset({_Error.MSG_SIZE_TOO_LARGE, _Error.RECORD_LIST_TOO_LARGE})
 # However often it is sent, the answer will be the same.
-_FOR_GOOD = frozenset(
-    {
-        _Error.MSG_SIZE_TOO_LARGE,
-        _Error.RECORD_LIST_TOO_LARGE,
-        _Error.INVALID_RECORD,
-        _Error.POLICY_VIOLATION,
-    }
-)
+_FOR_GOOD = frozenset({*_TOO_LARGE, _Error.INVALID_RECORD, _Error.POLICY_VIOLATION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +57,44 @@ class KafkaSettings:
 
 
 class _Batch:
-    """Messages that were sent together. Counted down by the polling thread."""
+    """Messages that were sent together. Counted down by the polling thread.
 
-    def __init__(self, count: int, done: Callable[[_Batch], None]) -> None:
-        self.left = count
+    A broker refuses what librdkafka put into one request as a whole. So a message that is said to
+    be too large, although it is smaller than ``limit``, may only have been in bad company.
+    """
+
+    def __init__(
+        self, messages: Sequence[Message], limit: int, done: Callable[[_Batch], None]
+    ) -> None:
+        self._messages = messages
+        self._limit = limit
+        self.left = len(messages)
         self.refused: list[Refused] = []
         self.failed = ""
+        self.bad_company = False
         self._done = done
 
-    def delivered(self, message: Message, error: Any, _: Any) -> None:
-        """The fate of one."""
-        if error is not None:
-            if error.code() in _FOR_GOOD:
-                self.refused.append(Refused(message.topic, message.event_id, error.str()))
-            else:
-                self.failed = self.failed or f"{message.topic}: {error.str()}"
+    def delivered(self, error: Any, report: Any) -> None:
+        """The fate of one, as librdkafka tells it. It comes for each message: no object is made for
+        it before something is wrong."""
+        if error is None:
+            self._passed()
+        else:
+            sent = (report.topic(), report.value())
+            self.not_taken(next(m for m in self._messages if (m.topic, m.value) == sent), error)
+
+    def not_taken(self, message: Message, error: Any) -> None:
+        """One was refused, or lost."""
+        code = error.code()
+        innocent = code in _TOO_LARGE and len(message.key) + len(message.value) <= self._limit
+        if code in _FOR_GOOD and not innocent:
+            self.refused.append(Refused(message.topic, message.event_id, error.str()))
+        else:
+            self.bad_company = self.bad_company or innocent
+            self.failed = self.failed or f"{message.topic}: {error.str()}"
+        self._passed()
+
+    def _passed(self) -> None:
         self.left -= 1
         if not self.left:
             self._done(self)
@@ -92,6 +110,8 @@ class KafkaPublisher:
         self._ended = threading.Event()
         self._waiting: dict[_Batch, asyncio.Future[list[Refused]]] = {}
         self._trouble = ""
+        self._batch_bytes = _BATCH_BYTES
+        self._singly = False  # each message in a request of its own
 
     @property
     def address(self) -> str:
@@ -108,13 +128,15 @@ class KafkaPublisher:
         if self._producer is not None:
             return
         try:
-            await asyncio.to_thread(make_topics, self._settings)
+            smallest = await asyncio.to_thread(make_topics, self._settings)
         except confluent_kafka.KafkaException as error:
             raise PublishFailed(said(error)) from error
         self._loop = asyncio.get_running_loop()
         self._trouble = ""
         self._ended = threading.Event()
         limit = self._settings.max_message_bytes
+        # No request is larger than what every topic takes, unless it is one message.
+        self._batch_bytes = min(_BATCH_BYTES, smallest)
         self._producer = confluent_kafka.Producer(
             {
                 **self._settings.client(),
@@ -123,7 +145,8 @@ class KafkaPublisher:
                 "delivery.timeout.ms": 0,  # never: see above
                 "message.max.bytes": limit,
                 "linger.ms": 5,
-                "batch.num.messages": 10_000,
+                "batch.num.messages": 1 if self._singly else 10_000,
+                "batch.size": self._batch_bytes,
                 "compression.type": "lz4",
                 "queue.buffering.max.messages": 1_000_000,
                 "queue.buffering.max.kbytes": 2_000_000,  # the relay bounds what is under way
@@ -164,17 +187,17 @@ class KafkaPublisher:
         if not messages:
             waiting.set_result([])
             return waiting
-        batch = _Batch(len(messages), self._done)
+        batch = _Batch(messages, 0 if self._singly else self._batch_bytes, self._done)
         self._waiting[batch] = waiting
-        produce = producer.produce
+        produce, delivered = producer.produce, batch.delivered
         for message in messages:
-            delivered = partial(batch.delivered, message)
             try:
                 produce(message.topic, message.value, message.key, on_delivery=delivered)
             except confluent_kafka.KafkaException as error:  # too large for this client already
-                self._loop.call_soon(delivered, error.args[0], None)
+                self._loop.call_soon(batch.not_taken, message, error.args[0])
             except BufferError as error:
-                self._loop.call_soon(delivered, _Error(_Error._QUEUE_FULL, str(error)), None)
+                full = _Error(_Error._QUEUE_FULL, str(error))
+                self._loop.call_soon(batch.not_taken, message, full)
         return waiting
 
     # -- in the polling thread -----------------------------------------------------------------
@@ -182,6 +205,8 @@ class KafkaPublisher:
     def _done(self, batch: _Batch) -> None:
         if not batch.failed:
             self._trouble = ""
+        if batch.bad_company:  # the next life finds out which ones it was
+            self._singly = True
         with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
             self._loop.call_soon_threadsafe(self._answer, batch)
 
@@ -220,8 +245,11 @@ def check(settings: KafkaSettings, timeout: float) -> str:
     return f"{brokers}; {', '.join(missing)} would be created" if missing else brokers
 
 
-def make_topics(settings: KafkaSettings) -> None:
-    """Make the topics that are not there, and look at those that are. Raises KafkaException."""
+def make_topics(settings: KafkaSettings) -> int:
+    """Make the topics that are not there, and look at those that are. Raises KafkaException.
+
+    Returns the size of the largest message that all of them take, as far as it is known.
+    """
     admin = AdminClient(settings.client())
     there = admin.list_topics(timeout=_ADMIN_TIMEOUT).topics
     wanted = {
@@ -242,24 +270,29 @@ def make_topics(settings: KafkaSettings) -> None:
             except confluent_kafka.KafkaException as error:
                 if error.args[0].code() != _Error.TOPIC_ALREADY_EXISTS:
                     raise
-    for topic in settings.topics:
-        if topic in there:
-            _look_at(admin, topic, wanted)
+    limits = [_look_at(admin, topic, wanted) for topic in settings.topics if topic in there]
+    return min([settings.max_message_bytes, *limits])
 
 
-def _look_at(admin: Any, topic: str, wanted: Mapping[str, str]) -> None:
-    """Somebody else made it, or it was changed: say what that means, and leave it."""
+def _look_at(admin: Any, topic: str, wanted: Mapping[str, str]) -> int:
+    """Somebody else made it, or it was changed: say what that means, and leave it.
+
+    Returns how large a message may be.
+    """
+    limit = int(wanted["max.message.bytes"])
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
         (answer,) = admin.describe_configs([resource], request_timeout=_ADMIN_TIMEOUT).values()
         found = answer.result(_ADMIN_TIMEOUT)
     except confluent_kafka.KafkaException as error:
         _log.warning("the settings of topic %s cannot be read: %s", topic, said(error))
-        return
+        return limit
     for name, value in wanted.items():
         there = found[name].value if name in found else value
-        if name == "max.message.bytes" and int(there) >= int(value):
-            continue
+        if name == "max.message.bytes":
+            limit = int(there)
+            if limit >= int(value):
+                continue
         if there != value:
             _log.warning(
                 "topic %s has %s=%s, not %s: records may be lost or refused",
@@ -268,3 +301,4 @@ def _look_at(admin: Any, topic: str, wanted: Mapping[str, str]) -> None:
                 there,
                 value,
             )
+    return limit

@@ -24,6 +24,7 @@ from jobqueue.core.job import ComponentHealth
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Lag, Store, Term, TermEnded
 from jobqueue.core.stream import Changes
+from jobqueue.events.pace import Pace
 from jobqueue.events.publisher import Message, Publisher, PublishFailed, Refused
 from jobqueue.events.topics import Topics
 
@@ -66,6 +67,7 @@ class Relay:
         self._publisher = publisher
         self._topics = topics or Topics()
         self._observer = observer or Deaf()
+        self._pace = Pace()
         self._wake = asyncio.Event()
         self._stopping = False
         self._leading = False
@@ -158,6 +160,7 @@ class Relay:
         try:
             while self._term() == term and not self._stopping:
                 self._wake.clear()
+                began = time.monotonic()
                 page = await (reading or self._read(position))
                 position, reading = page.position, None
                 if len(page.items) > _SMALL:  # there is more: read it while this is written
@@ -169,11 +172,15 @@ class Relay:
                 while flying and (not page.items or len(flying) >= _AHEAD or flying[0].acks.done()):
                     await self._settle(flying, term)
                     moved = True
+                if reading is None:
+                    self._pace.caught_up()
                 if not page.items:
                     self._recovered()
                     await self._rest(_INTERVAL)
                 elif reading is None:
                     await asyncio.sleep(_GATHER)
+                elif self._wake.is_set():  # jobs are being worked on
+                    await asyncio.sleep(self._pace.rest(time.monotonic() - began))
             while flying:
                 await self._settle(flying, term)
         except PublishFailed:
@@ -195,14 +202,15 @@ class Relay:
     async def _send(self, page: Changes) -> _Flight:
         messages: list[Message] = []
         refused = 0
-        for n, item in enumerate(page.items):
-            if n % _SLICE == 0:
-                await asyncio.sleep(0)  # the loop has other things to do
-            try:
-                messages += self._topics.messages(item)
-            except (TypeError, ValueError) as error:  # it cannot be written at all
-                refused += 1
-                self._alarm(Refused(self._topics.jobs, item.event_id, str(error)))
+        for first in range(0, len(page.items), _SLICE):
+            await asyncio.sleep(0)  # the loop has other things to do
+            with self._pace.stretch():
+                for item in page.items[first : first + _SLICE]:
+                    try:
+                        messages += self._topics.messages(item)
+                    except (TypeError, ValueError) as error:  # it cannot be written at all
+                        refused += 1
+                        self._alarm(Refused(self._topics.jobs, item.event_id, str(error)))
         counts = Counter(message.topic for message in messages)
         return _Flight(self._publisher.send(messages), page.position, counts, refused)
 

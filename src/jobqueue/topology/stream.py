@@ -13,6 +13,7 @@ from jobqueue.events.abandon import Abandon
 from jobqueue.events.relay import Relay
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 from jobqueue.topology.connect import is_redis, not_installed
+from jobqueue.worker.settings import MAX_RESULT_BYTES
 
 if TYPE_CHECKING:
     from jobqueue.events.kafka import KafkaSettings
@@ -47,10 +48,12 @@ def kafka(settings: Settings) -> KafkaSettings:
         }
     if chosen.tls_ca:
         security["ssl.ca.location"] = chosen.tls_ca
+    # An event carries the payload or the result, whatever else it says fits into the margin.
+    largest = max(settings.queue.max_payload_bytes, MAX_RESULT_BYTES)
     return KafkaSettings(
         bootstrap=chosen.bootstrap,
         topics=topics(settings).all,
-        max_message_bytes=settings.queue.max_payload_bytes + MESSAGE_MARGIN,
+        max_message_bytes=largest + MESSAGE_MARGIN,
         partitions=chosen.partitions,
         replication=chosen.replication or -1,
         security=security,

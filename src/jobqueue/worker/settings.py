@@ -8,6 +8,7 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import DEFAULT_QUEUE
 
 MAX_CONCURRENCY = 10_000
+MAX_RESULT_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class WorkerSettings:
     cancel_grace: float = 5.0  # between asking a process to stop and killing it
     process_start_timeout: float = 60.0  # for a process to come up
     exec_command: tuple[str, ...] | list[str] | None = None  # run this program for every job
-    max_result_bytes: int = 1024 * 1024
+    max_result_bytes: int = MAX_RESULT_BYTES
     version: str = ""
     fallback: bool = False  # leave queues alone that another worker takes from
 

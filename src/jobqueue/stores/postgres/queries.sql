@@ -586,14 +586,16 @@ ORDER BY e.seq, e.version LIMIT $7
 
 -- name: keys_between
 -- Where events and entries of the outbox between two snapshots are, from ($5, $6, $7) on, in the
--- order of the stream; the number of an event is 0.
-SELECT seq, version, number FROM (
-    SELECT seq, version, 0::bigint AS number FROM job_event WHERE {between}
-    UNION ALL SELECT seq, version, 0 FROM job_event WHERE {later}
-    UNION ALL SELECT seq, version, number FROM outbox WHERE {between}
-    UNION ALL SELECT seq, version, number FROM outbox WHERE {later}) AS k
-WHERE (seq, version, number) > ($5::bigint, $6::int, $7::bigint)
-ORDER BY seq, version, number LIMIT $8
+-- order of the stream; the number of an event is 0. In three columns, not in rows: there may be
+-- very many, and the client reads them in one go.
+SELECT array_agg(seq), array_agg(version), array_agg(number) FROM (
+    SELECT seq, version, number FROM (
+        SELECT seq, version, 0::bigint AS number FROM job_event WHERE {between}
+        UNION ALL SELECT seq, version, 0 FROM job_event WHERE {later}
+        UNION ALL SELECT seq, version, number FROM outbox WHERE {between}
+        UNION ALL SELECT seq, version, number FROM outbox WHERE {later}) AS k
+    WHERE (seq, version, number) > ($5::bigint, $6::int, $7::bigint)
+    ORDER BY seq, version, number LIMIT $8) AS found
 
 -- name: changes
 -- Events $1 (seq), $2 (version) with all that a rebuild of their jobs needs, in this order, as far

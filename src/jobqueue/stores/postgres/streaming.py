@@ -146,10 +146,10 @@ class Streaming:
 
 
 async def _keys(db: Any, at: Position) -> list[Key]:
-    rows: list[Key] = await db.fetch(
+    seqs, versions, numbers = await db.fetchrow(
         SQL["keys_between"], *between(at), at.seq, at.version, at.number, _KEYS_AT_ONCE
     )
-    return [(row[0], row[1], row[2]) for row in rows]
+    return list(zip(seqs, versions, numbers, strict=True)) if seqs else []
 
 
 async def _read(
