@@ -6,20 +6,12 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from jobqueue.cli import (
-    ctl_dlq,
-    ctl_down,
-    ctl_job,
-    ctl_ps,
-    ctl_queue,
-    ctl_status,
-    ctl_up,
-    ctl_worker,
-)
+from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
 from jobqueue.cli.program import VersionOption, examples, run_program
 from jobqueue.cli.session import (
     Format,
@@ -31,8 +23,27 @@ from jobqueue.cli.session import (
 )
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 
+
+class _Commands(TyperGroup):
+    """Imports what `up`, `ps` and `down` need when one is asked for: as much as all the others."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _TOPOLOGY_COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        from jobqueue.cli import ctl_down, ctl_ps, ctl_up
+
+        modules = {"up": ctl_up, "ps": ctl_ps, "down": ctl_down}
+        return typer.main.get_command(modules[cmd_name].app)
+
+
+def _named_only() -> None:
+    """Stands for a command that is not imported, in lists of names."""
+
+
+_TOPOLOGY_COMMANDS = ("up", "ps", "down")
 app = typer.Typer(
     name="jq-ctl",
+    cls=_Commands,
     help="Submit jobs and operate the queue. The environment variable JQ_API_KEY is shown to the"
     " server; JQ_TLS_CA, JQ_TLS_CERT and JQ_TLS_KEY give defaults for the --tls flags.",
     epilog=examples(
@@ -51,9 +62,8 @@ app.add_typer(ctl_queue.app, name="queue")
 app.add_typer(ctl_worker.app, name="worker")
 app.add_typer(ctl_dlq.app, name="dlq")
 app.command("status", epilog=ctl_status.EXAMPLES)(ctl_status.status)
-app.command("up", epilog=ctl_up.EXAMPLES)(ctl_up.up)
-app.command("ps", epilog=ctl_ps.EXAMPLES)(ctl_ps.ps)
-app.command("down", epilog=ctl_down.EXAMPLES)(ctl_down.down)
+for _name in _TOPOLOGY_COMMANDS:
+    app.command(_name)(_named_only)
 
 
 @app.callback()
