@@ -65,3 +65,8 @@ def test_jq_ctl_starts_without_what_only_other_programs_need() -> None:
     assert loaded("import jobqueue.cli.ctl", "jobqueue.cli.ctl_job", *others) == [
         "jobqueue.cli.ctl_job"
     ]
+
+
+def test_jq_server_and_jq_worker_start_without_what_draws_tables() -> None:
+    code = "import jobqueue.cli.server, jobqueue.cli.worker"
+    assert loaded(code, "jobqueue.config", "rich", "jobqueue.client.app") == ["jobqueue.config"]
