@@ -5,4 +5,9 @@ import pytest
 # Helpers beside the tests explain a failed assert as the tests themselves do.
 pytest.register_assert_rewrite("tests")
 
-pytest_plugins = ["tests.plugin_requirements", "tests.plugin_leaks", "tests.services.plugin"]
+pytest_plugins = [
+    "tests.plugin_coverage",
+    "tests.plugin_requirements",
+    "tests.plugin_leaks",
+    "tests.services.plugin",
+]

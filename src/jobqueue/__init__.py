@@ -1,24 +1,29 @@
 """A distributed job queue that starts in one process and grows to many."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from jobqueue._version import __version__
-from jobqueue.access.tls import Tls
-from jobqueue.client.app import JobQueue
-from jobqueue.client.handle import JobHandle
-from jobqueue.client.taskqueue.blocking import SyncTaskQueueClient
-from jobqueue.client.taskqueue.client import TaskQueueClient
-from jobqueue.client.tasks import Task
-from jobqueue.core.errors import (
-    DeadlineExceeded,
-    InvalidArgument,
-    JobFailed,
-    JobQueueError,
-    QueueFull,
-    RateLimited,
-)
-from jobqueue.core.job import Job, QueueSpec
-from jobqueue.core.lifecycle import State
-from jobqueue.worker.context import Context
-from jobqueue.worker.outcomes import Abort, RetryLater
+
+if TYPE_CHECKING:
+    from jobqueue.access.tls import Tls
+    from jobqueue.client.app import JobQueue
+    from jobqueue.client.handle import JobHandle
+    from jobqueue.client.taskqueue.blocking import SyncTaskQueueClient
+    from jobqueue.client.taskqueue.client import TaskQueueClient
+    from jobqueue.client.tasks import Task
+    from jobqueue.core.errors import (
+        DeadlineExceeded,
+        InvalidArgument,
+        JobFailed,
+        JobQueueError,
+        QueueFull,
+        RateLimited,
+    )
+    from jobqueue.core.job import Job, QueueSpec
+    from jobqueue.core.lifecycle import State
+    from jobqueue.worker.context import Context
+    from jobqueue.worker.outcomes import Abort, RetryLater
 
 __all__ = [
     "Abort",
@@ -41,3 +46,39 @@ __all__ = [
     "Tls",
     "__version__",
 ]
+
+# Imported when first asked for: the programs in jobqueue.cli start without what they do not need.
+_MODULES = {
+    "Abort": "worker.outcomes",
+    "Context": "worker.context",
+    "DeadlineExceeded": "core.errors",
+    "InvalidArgument": "core.errors",
+    "Job": "core.job",
+    "JobFailed": "core.errors",
+    "JobHandle": "client.handle",
+    "JobQueue": "client.app",
+    "JobQueueError": "core.errors",
+    "QueueFull": "core.errors",
+    "QueueSpec": "core.job",
+    "RateLimited": "core.errors",
+    "RetryLater": "worker.outcomes",
+    "State": "core.lifecycle",
+    "SyncTaskQueueClient": "client.taskqueue.blocking",
+    "Task": "client.tasks",
+    "TaskQueueClient": "client.taskqueue.client",
+    "Tls": "access.tls",
+}
+
+
+if not TYPE_CHECKING:  # a checker would believe that there is everything
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

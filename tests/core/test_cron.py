@@ -21,8 +21,8 @@ ZONES = (
     "America/Santiago",  # changes at midnight
     "Asia/Kolkata",
 )
-MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-WEEKDAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 def at(text: str) -> float:
@@ -109,7 +109,7 @@ def test_previous_in_the_repeated_hour_is_of_its_first_pass() -> None:
 # -- against a search --------------------------------------------------------------------------
 
 
-def field(low: int, high: int, names: list[str] | None = None) -> st.SearchStrategy[str]:
+def field(low: int, high: int, names: tuple[str, ...] | None = None) -> st.SearchStrategy[str]:
     def show(value: int) -> st.SearchStrategy[str]:
         if names is None or value - (low if low else 0) >= len(names):
             return st.just(str(value))
@@ -139,7 +139,8 @@ MOMENTS = st.one_of(
 )
 
 
-def holds(field: str, value: int, low: int, high: int, names: list[str]) -> bool:
+@functools.cache  # a search asks for the same few values of a field thousands of times
+def holds(field: str, value: int, low: int, high: int, names: tuple[str, ...] = ()) -> bool:
     """A second reading of a field, by trying every item on one value."""
 
     def number(word: str) -> int:
@@ -164,16 +165,17 @@ def fires(cron: str, zone: str, minute: int) -> bool:
     fields = cron.split()
 
     def wanted(local: datetime) -> bool:
+        if not (
+            holds(fields[0], local.minute, 0, 59)
+            and holds(fields[1], local.hour, 0, 23)
+            and holds(fields[3], local.month, 1, 12, MONTHS)
+        ):
+            return False
         weekday = local.isoweekday() % 7
-        date = holds(fields[2], local.day, 1, 31, [])
+        date = holds(fields[2], local.day, 1, 31)
         day = any(holds(fields[4], d, 0, 7, WEEKDAYS) for d in {weekday, weekday or 7})
         either = fields[2][0] != "*" and fields[4][0] != "*"
-        return (
-            holds(fields[0], local.minute, 0, 59, [])
-            and holds(fields[1], local.hour, 0, 23, [])
-            and holds(fields[3], local.month, 1, 12, MONTHS)
-            and ((date or day) if either else (date and day))
-        )
+        return (date or day) if either else (date and day)
 
     local, before = shown(minute, zone), shown(minute - 1, zone)
     if local - before == timedelta(minutes=1):
@@ -197,7 +199,7 @@ def test_next_and_previous_are_what_a_search_finds(cron: str, zone: str, moment:
         leap_year = [datetime(2028, 1, 1, tzinfo=UTC) + timedelta(days=n) for n in range(366)]
         _, _, days, months, _ = cron.split()
         assert not any(
-            holds(days, day.day, 1, 31, []) and holds(months, day.month, 1, 12, MONTHS)
+            holds(days, day.day, 1, 31) and holds(months, day.month, 1, 12, MONTHS)
             for day in leap_year
         )
         return

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-import httpx
-
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import JobSpec, SubmitStatus
 from jobqueue.core.lifecycle import State
 from tests.faults.processes import Site
+from tests.plain_http import plain_http
 
 
 class Load:
@@ -64,7 +63,7 @@ class Load:
 
 async def settled(site: Site, seconds: float) -> None:
     """Wait until the server says that nothing is left to do."""
-    async with httpx.AsyncClient(base_url=site.url, trust_env=False, timeout=5) as client:
+    async with plain_http(site.url, timeout=5) as client:
         async with asyncio.timeout(seconds):
             while True:
                 answer = (await client.get("/queues/default")).json()

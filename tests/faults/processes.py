@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from tests.history.checker import Run
+from tests.plain_http import plain_http
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,7 +80,7 @@ class Site:
         http, grpc = self.ports[number]
         ports = {"JQ_HTTP_PORT": str(http), "JQ_GRPC_PORT": str(grpc)}
         process = await self.start("jobqueue.cli.server", settings=ports | settings)
-        async with httpx.AsyncClient(base_url=self.urls[number], trust_env=False) as client:
+        async with plain_http(self.urls[number], timeout=5) as client:
             for _ in range(400):
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get("/readyz")).status_code == 200:

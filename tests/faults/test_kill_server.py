@@ -20,6 +20,7 @@ from tests.faults.conftest import evidence_of
 from tests.faults.load import settled
 from tests.faults.processes import Site
 from tests.history.checker import assert_kept
+from tests.plain_http import plain_http
 
 ROUNDS = int(os.environ.get("JQ_TEST_KILL_ROUNDS", "8"))
 SEED = int(os.environ.get("JQ_TEST_KILL_SEED", "0")) or random.randrange(1, 2**32)
@@ -67,7 +68,7 @@ class Load:
         return {"type": "short", "payload": {"number": number}, "priority": number % 10}
 
     async def _http(self, *, batch: bool) -> None:
-        async with httpx.AsyncClient(base_url=self.site.url, trust_env=False, timeout=5) as client:
+        async with plain_http(self.site.url, timeout=5) as client:
             while True:
                 try:
                     if batch:
@@ -88,7 +89,7 @@ class Load:
 
     async def _look(self) -> None:
         """Ask for jobs; what was said to be DONE must stay so."""
-        async with httpx.AsyncClient(base_url=self.site.url, trust_env=False, timeout=5) as client:
+        async with plain_http(self.site.url, timeout=5) as client:
             while True:
                 asked = self.accepted - self.told_done
                 for job_id in itertools.islice(asked, 20):

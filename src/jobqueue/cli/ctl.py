@@ -6,22 +6,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from jobqueue.cli import (
-    ctl_dlq,
-    ctl_down,
-    ctl_events,
-    ctl_job,
-    ctl_ps,
-    ctl_queue,
-    ctl_replay,
-    ctl_status,
-    ctl_up,
-    ctl_worker,
-)
+from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
 from jobqueue.cli.program import VersionOption, examples, run_program
 from jobqueue.cli.session import (
     Format,
@@ -33,8 +24,30 @@ from jobqueue.cli.session import (
 )
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 
+
+class _Commands(TyperGroup):
+    """Imports what some commands need when one is asked for: as much as all the others."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _IMPORTED_LATE:
+            return super().get_command(ctx, cmd_name)
+        return typer.main.get_command(import_module(_IMPORTED_LATE[cmd_name]).app)
+
+
+def _named_only() -> None:
+    """Stands for a command that is not imported, in lists of names."""
+
+
+_IMPORTED_LATE = {
+    "events": "jobqueue.cli.ctl_events",
+    "replay": "jobqueue.cli.ctl_replay",
+    "up": "jobqueue.cli.ctl_up",
+    "ps": "jobqueue.cli.ctl_ps",
+    "down": "jobqueue.cli.ctl_down",
+}
 app = typer.Typer(
     name="jq-ctl",
+    cls=_Commands,
     help="Submit jobs and operate the queue. The environment variable JQ_API_KEY is shown to the"
     " server; JQ_TLS_CA, JQ_TLS_CERT and JQ_TLS_KEY give defaults for the --tls flags.",
     epilog=examples(
@@ -52,12 +65,9 @@ app.add_typer(ctl_job.app, name="job")
 app.add_typer(ctl_queue.app, name="queue")
 app.add_typer(ctl_worker.app, name="worker")
 app.add_typer(ctl_dlq.app, name="dlq")
-app.add_typer(ctl_events.app, name="events")
 app.command("status", epilog=ctl_status.EXAMPLES)(ctl_status.status)
-app.command("replay", epilog=ctl_replay.EXAMPLES)(ctl_replay.replay)
-app.command("up", epilog=ctl_up.EXAMPLES)(ctl_up.up)
-app.command("ps", epilog=ctl_ps.EXAMPLES)(ctl_ps.ps)
-app.command("down", epilog=ctl_down.EXAMPLES)(ctl_down.down)
+for _name in _IMPORTED_LATE:
+    app.command(_name)(_named_only)
 
 
 @app.callback()

@@ -21,6 +21,10 @@ EXAMPLES = examples(
 )
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command(epilog=EXAMPLES)
 def down(
     context: typer.Context,
     folder: UpFolderOption = None,

@@ -27,6 +27,10 @@ _CONDITIONS = {
 }
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command(epilog=EXAMPLES)
 def ps(
     context: typer.Context,
     folder: UpFolderOption = None,

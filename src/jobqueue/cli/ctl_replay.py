@@ -33,7 +33,10 @@ EXAMPLES = examples(
     "jq-ctl replay --from-kafka --into sqlite:////var/lib/jobs.db --new-stream",
 )
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
+
+@app.command(epilog=EXAMPLES)
 def replay(
     context: typer.Context,
     from_kafka: Annotated[

@@ -54,6 +54,10 @@ UpFolderOption = Annotated[
 ]
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command(epilog=EXAMPLES)
 def up(
     context: typer.Context,
     topology: Annotated[str, typer.Argument(help=f"One of: {', '.join(LAYOUTS)}.")],

@@ -14,7 +14,6 @@ import typer
 
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_registry
-from jobqueue.cli.dryrun import dry_run
 from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.setting_flags import SetOption, parse_sets
 
@@ -95,6 +94,8 @@ def serve(
     }
     loaded = config.load(config_file, os.environ, flags)
     if dry_run_:
+        from jobqueue.cli.dryrun import dry_run
+
         return dry_run(loaded)
     settings = loaded.settings
     logs.configure(SERVICE, settings.log.level, settings.log.format)

@@ -19,6 +19,7 @@ from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.worker.registry import Registry, define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
+from tests.plain_http import plain_http
 
 
 class System:
@@ -36,7 +37,7 @@ class System:
     async def start(self) -> None:
         await self.engine.start()
         port = await self.face.start("127.0.0.1", 0)
-        self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20)
+        self.http = plain_http(f"http://127.0.0.1:{port}", timeout=20)
 
     async def start_worker(self) -> None:
         async def flaky() -> str:

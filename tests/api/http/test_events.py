@@ -15,6 +15,7 @@ from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
 from tests.api.http.conftest import Serve
 from tests.api.http.fake import CREATED, FakeBackend
+from tests.plain_http import plain_http
 
 SUBMITTED = (1, None, State.PENDING, Reason.SUBMITTED)
 ASSIGNED = (2, State.PENDING, State.ASSIGNED, Reason.ASSIGNED)
@@ -199,7 +200,7 @@ async def test_a_stopping_server_ends_polls_and_streams_at_once(backend: FakeBac
     face = HttpFace(backend)
     port = await face.start("127.0.0.1", 0)
     job_id = feed(backend, SUBMITTED)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
+    async with plain_http(f"http://127.0.0.1:{port}", timeout=20) as http:
         stream = asyncio.create_task(http.get(f"/jobs/{job_id}/events?watch=1"))
         while not backend.watchers:
             await asyncio.sleep(0)

@@ -13,6 +13,7 @@ from jobqueue.api.http import HttpFace, HttpSettings
 from jobqueue.core.errors import Unavailable
 from tests.api.http.conftest import Serve
 from tests.api.http.fake import FakeBackend
+from tests.plain_http import plain_http
 
 MIB = 1024 * 1024
 
@@ -285,7 +286,7 @@ async def test_every_address_of_a_host_gets_the_same_port(backend: FakeBackend) 
     face = HttpFace(backend)
     port = await face.start("localhost", 0)
     try:
-        async with httpx.AsyncClient() as http:
+        async with plain_http() as http:
             assert (await http.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
     finally:
         await face.stop()
@@ -296,7 +297,7 @@ async def test_stop_lets_requests_finish(backend: FakeBackend) -> None:
     face = HttpFace(backend)
     port = await face.start("127.0.0.1", 0)
     backend.gate = asyncio.Event()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+    async with plain_http(f"http://127.0.0.1:{port}") as http:
         submit = asyncio.create_task(http.post("/jobs", json={"payload": 1}))
         await backend.entered.wait()
         stop = asyncio.create_task(face.stop(grace=10))
@@ -313,7 +314,7 @@ async def test_stop_cuts_off_what_does_not_end(backend: FakeBackend) -> None:
     face = HttpFace(backend)
     port = await face.start("127.0.0.1", 0)
     backend.gate = asyncio.Event()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+    async with plain_http(f"http://127.0.0.1:{port}") as http:
         submit = asyncio.create_task(http.post("/jobs", json={"payload": 1}))
         await backend.entered.wait()
         await face.stop(grace=0.05)

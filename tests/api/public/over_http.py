@@ -23,6 +23,7 @@ from tests.api.public.face import (
     Submitted,
     WorkerSeen,
 )
+from tests.plain_http import plain_http
 
 
 class _Json(msgspec.Struct):
@@ -162,9 +163,7 @@ class HttpDriver:
     name = "http"
 
     def __init__(self, ports: Sequence[int]) -> None:
-        self._clients = [
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) for port in ports
-        ]
+        self._clients = [plain_http(f"http://127.0.0.1:{port}", timeout=30) for port in ports]
         self._turns = itertools.cycle(self._clients)
 
     @property

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from tests.api.public.conftest import FACES, Deployment
 from tests.api.public.face import PublicFace, Spec, Submitted
 from tests.api.public.hand import Hand
+from tests.plain_http import plain_http
 
 
 @pytest_asyncio.fixture
@@ -49,6 +49,6 @@ async def test_bytes_that_are_not_json_survive_every_face(
         seen = await face.get(submitted.job_id)
         assert (seen.payload, seen.result) == (content, content)
     url = f"http://127.0.0.1:{deployment.http_ports[0]}/jobs/{submitted.job_id}"
-    async with httpx.AsyncClient() as http:
+    async with plain_http() as http:
         body = (await http.get(url)).json()
     assert base64.b64decode(body["payload_base64"]) == content
