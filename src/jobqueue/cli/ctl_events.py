@@ -18,7 +18,9 @@ from jobqueue.core.ids import parse_job_id
 from jobqueue.core.stream import CancelRequested, JobDeleted, JobEvent, StreamItem
 from jobqueue.topology import stream
 
-app = typer.Typer(name="events", no_args_is_help=True)
+app = typer.Typer(
+    name="events", no_args_is_help=True, add_completion=False, rich_markup_mode="rich"
+)
 _ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
 JobRecord = JobEvent | CancelRequested | JobDeleted
 
