@@ -54,6 +54,14 @@ class Finished:
     cancel_requested: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the word of an assignment goes: the worker's partition, and which of its lives."""
+
+    partition: int
+    incarnation: int
+
+
 @dataclass(slots=True)
 class JobEvent:
     """A transition, with the part of the job that it wrote."""
@@ -62,6 +70,7 @@ class JobEvent:
     created: Created | None = None
     failed: Failed | None = None
     finished: Finished | None = None
+    route: Route | None = None  # of an assignment, where workers hear of theirs by Kafka
 
     @property
     def event_id(self) -> str:
@@ -123,7 +132,47 @@ class QueueEvent:
         return f"queue:{self.queue.name}:{self.number}"
 
 
-StreamItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
+class WorkerChange(enum.IntEnum):
+    """What happened to a worker. The number is what stores write."""
+
+    REGISTERED = 1
+    DEAD = 2
+
+
+@dataclass(slots=True)
+class WorkerEvent:
+    """A worker came, or was silent for too long."""
+
+    change: WorkerChange
+    worker_id: str
+    incarnation: int
+    at: float
+
+    @property
+    def event_id(self) -> str:
+        """Its identity."""
+        return f"worker:{self.worker_id}:{self.incarnation}:{self.change.name.lower()}"
+
+
+@dataclass(slots=True)
+class AssignmentRepeated:
+    """An assignment that was not started for some time, to be told again. No transition."""
+
+    job_id: str
+    queue: str
+    seq: int
+    attempt: int
+    worker_id: str
+    route: Route
+    at: float
+
+    @property
+    def event_id(self) -> str:
+        """Its identity."""
+        return f"{self.job_id}:{self.attempt}:repeated:{self.at:.6f}"
+
+
+StreamItem = JobEvent | CancelRequested | JobDeleted | QueueEvent | WorkerEvent | AssignmentRepeated
 
 
 @dataclass(slots=True)

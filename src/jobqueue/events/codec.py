@@ -15,7 +15,6 @@ from jobqueue.core.stream import (
     JobEvent,
     QueueChange,
     QueueEvent,
-    StreamItem,
 )
 from jobqueue.pb.jq.v1 import events_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2 as types
@@ -32,7 +31,11 @@ class UnknownRecord(ValueError):
     """Bytes that are no record of the stream, or one that a newer version wrote."""
 
 
-def encode(item: StreamItem) -> bytes:
+RecordItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
+"""What the record holds; the rest of the stream's items are hints alone."""
+
+
+def encode(item: RecordItem) -> bytes:
     """A record as it is published."""
     record = pb.StreamRecord()
     if isinstance(item, JobEvent):
@@ -128,7 +131,7 @@ def _queue_event(item: QueueEvent) -> pb.QueueEvent:
     )
 
 
-def decode(data: bytes) -> StreamItem:
+def decode(data: bytes) -> RecordItem:
     """A record as it was published; UnknownRecord if it is none."""
     try:
         record = pb.StreamRecord.FromString(data)
