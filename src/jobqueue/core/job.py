@@ -129,10 +129,15 @@ class Job:
     reason: Reason = Reason.SUBMITTED  # of the latest transition
 
     def __post_init__(self) -> None:
-        # A start is counted back from its end by what the worker says that it took. No job began
-        # before it was there, whatever a worker says.
-        if self.started_at is not None and self.started_at < self.created_at:
-            self.started_at = self.created_at
+        self.set_start(self.started_at)
+
+    def set_start(self, at: float | None) -> None:
+        """Note when the attempt began.
+
+        A start is counted back from its end by what the worker says that it took. No job began
+        before it was there, whatever a worker says.
+        """
+        self.started_at = at if at is None else max(at, self.created_at)
 
 
 @dataclass(slots=True)

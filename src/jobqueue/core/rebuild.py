@@ -173,7 +173,7 @@ def _assigned(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
 
 def _running(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
     job = rebuilt.job
-    job.started_at = item.event.at
+    job.set_start(item.event.at)
     job.expires_at = None  # the TTL ends at the first start
 
 
@@ -183,7 +183,7 @@ def _failed(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
     if event.reason is Reason.WORKER_LOST and before is State.RUNNING:
         rebuilt.deaths += 1
     if item.failed is not None:
-        job.started_at = item.failed.started_at or job.started_at
+        job.set_start(item.failed.started_at or job.started_at)
         job.next_retry_at = item.failed.next_retry_at
 
 
@@ -207,7 +207,7 @@ def _done(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
     job.error = ""
     if item.finished is not None:
         job.result = item.finished.result
-        job.started_at = item.finished.started_at
+        job.set_start(item.finished.started_at)
 
 
 def _dead(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:

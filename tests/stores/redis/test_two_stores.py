@@ -188,12 +188,40 @@ async def test_an_old_leader_assigns_and_moves_nothing(open_store):
 async def test_a_wiped_counter_revives_no_old_leader(open_store, client):
     store = await open_store()
     first = await store.lead(1, 60.0)
-    await client.delete("{jq}:leader")
+    await client.delete("{jq}:leader", "{jq}:term")
     second = await store.lead(2, 60.0)
     assert second.epoch == first.epoch
     with pytest.raises(TermEnded):
         await store.retire_silent(1.0, first)
     assert await store.retire_silent(1.0, second) == []
+
+
+@pytest.mark.req("sch:LEADER")
+async def test_who_leads_is_a_key_that_ends_by_itself(open_store, client):
+    store = await open_store()
+    first = await store.lead(7, 60.0)
+    assert await client.get("{jq}:leader") == f"7:{first.epoch}"
+    assert 0 < await client.pttl("{jq}:leader") <= 60_000
+    assert await store.lead(7, 600.0) == first
+    assert await client.pttl("{jq}:leader") > 60_000  # renewed
+    await store.resign(first)
+    assert await client.exists("{jq}:leader") == 0
+    assert (await store.lead(8, 60.0)).epoch == first.epoch + 1
+
+
+@pytest.mark.req("sch:LEADER")
+async def test_a_lead_whose_key_is_gone_does_not_stand(open_store, client):
+    """Redis ends it, or a person does: whoever asks first has it then."""
+    one, two = await open_store(), await open_store()
+    first = await one.lead(1, 60.0)
+    await client.delete("{jq}:leader")
+    with pytest.raises(TermEnded):
+        await one.retire_silent(1.0, first)
+    assert await one.lead(1, 60.0) == first  # late, and nobody else came
+    await client.delete("{jq}:leader")
+    second = await two.lead(2, 60.0)
+    assert second.epoch == first.epoch + 1
+    assert await one.lead(1, 60.0) is None
 
 
 @pytest.mark.req("sch:LEADER")

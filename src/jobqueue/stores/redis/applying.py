@@ -15,13 +15,14 @@ from typing import Any
 from jobqueue.core.decide import Decision, Live, decide
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Assignment, Outcome, Refusal, Transition
-from jobqueue.core.lifecycle import PATHS, REPORTABLE, Move, Reason, State
+from jobqueue.core.lifecycle import PATHS, REPORTABLE, TERMINAL, Move, Reason, State
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import Application, Change, Claim, Rules, Term, TermEnded
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.claiming import claims_of, seed
 from jobqueue.stores.redis.documents import REASONS, STATES, number, text
 from jobqueue.stores.redis.leadership import term_of
+from jobqueue.stores.redis.outbox import more_of
 from jobqueue.stores.redis.runner import Runner, opaque
 
 MOST_MOVES = 500  # of one script
@@ -103,7 +104,7 @@ class _Row:
         self.changed = False
         self.needs_queue = False
         self.taken_away = False
-        self.events: list[tuple[int, str, str, str, str | None, str]] = []
+        self.events: list[tuple[int, str, str, str, str | None, str, str]] = []
         self.attempts: list[tuple[bool, float]] = []
 
     def decide(self, asked: Transition, rules: Rules) -> Outcome:
@@ -131,7 +132,8 @@ class _Row:
         for state, reason in decision.steps:
             version += 1
             said = "" if reason is Reason.STARTED else detail
-            self.events.append((version, before.name, state.name, reason.value, worker, said))
+            more = more_of(state, self.live)
+            self.events.append((version, before.name, state.name, reason.value, worker, said, more))
             before = state
 
     def item(self) -> tuple[Any, ...]:
@@ -144,7 +146,7 @@ class _Row:
             "1" if live.cancel_requested else None,
             live.deaths or None,
             live.run_at,
-            live.expires_at,
+            None if live.state in TERMINAL else live.expires_at,
             live.started_at,
             live.completed_at,
             live.due if live.state is State.FAILED else None,

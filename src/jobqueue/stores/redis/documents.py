@@ -45,6 +45,12 @@ def moment(text: bytes) -> float:
     return datetime.fromisoformat(text.decode()).timestamp()
 
 
+def place_of(entry: bytes) -> tuple[int, int]:
+    """The two numbers of an entry's id in a stream."""
+    first, _, second = entry.partition(b"-")
+    return int(first), int(second)
+
+
 def number(value: Value) -> float | None:
     """A number that may be missing."""
     return None if value is None else float(value)
@@ -117,9 +123,8 @@ def assignment(row: Sequence[bytes]) -> Assignment:
     )
 
 
-def event(flat: Sequence[bytes]) -> Event:
+def event(found: Fields) -> Event:
     """An event from its entry in the stream."""
-    found = fields(flat)
     before = found[b"from"]
     return Event(
         found[b"job_id"].decode(),
@@ -143,24 +148,27 @@ def held(row: Sequence[Value]) -> Held:
     return Held(int(seq), int(lease), worker.decode(), STATES[state], cancel is not None)
 
 
-def stats(flat: Sequence[bytes], depth: Sequence[int]) -> QueueStats:
-    """A queue with its figures."""
-    found = fields(flat)
-    succeeded, failed = int(found.get(b"succeeded", 0)), int(found.get(b"failed", 0))
-    weights = found.get(b"priority_weights")
-    queue = Queue(
+def queue(found: Fields) -> Queue:
+    """A queue from its document."""
+    return Queue(
         name=found[b"name"].decode(),
         max_retries=int(found[b"max_retries"]),
         ttl=number(found.get(b"ttl")),
         timeout=number(found.get(b"timeout")),
         capacity=int(found[b"capacity"]),
         retry_profile=found[b"retry_profile"].decode(),
-        priority_weights=read_weights(text(weights)),
+        priority_weights=read_weights(text(found.get(b"priority_weights"))),
         paused=found[b"paused"] == b"1",
         created_at=float(found[b"created_at"]),
     )
+
+
+def stats(flat: Sequence[bytes], depth: Sequence[int]) -> QueueStats:
+    """A queue with its figures."""
+    found = fields(flat)
+    succeeded, failed = int(found.get(b"succeeded", 0)), int(found.get(b"failed", 0))
     return QueueStats(
-        queue=queue,
+        queue=queue(found),
         depth=dict(zip(State, depth, strict=True)),
         processed=succeeded + failed,
         succeeded=succeeded,

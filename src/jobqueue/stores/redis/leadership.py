@@ -12,7 +12,7 @@ def term_of(term: Term | None) -> tuple[str, str] | None:
 
 
 class Leadership:
-    """A hash that one of the servers holds, for a time."""
+    """A key that one of the servers holds, for a time."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

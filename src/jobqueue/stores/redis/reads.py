@@ -10,7 +10,7 @@ from jobqueue.core.job import Event, Job, TimeQuery
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import JobFilter
 from jobqueue.stores.redis import documents
-from jobqueue.stores.redis.documents import fields, moment
+from jobqueue.stores.redis.documents import fields, moment, place_of
 from jobqueue.stores.redis.runner import Runner
 
 _PAGE = 100  # whole jobs in one answer: payloads are large
@@ -96,7 +96,8 @@ class Reads:
 
     async def history(self, job_id: str) -> list[Event]:
         """See ``Store.history``."""
-        return [documents.event(flat) for _, flat in await self._runner.read("history", (job_id,))]
+        found = await self._runner.read("history", (job_id,))
+        return [documents.event(fields(flat)) for _, flat in found]
 
     async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
         """See ``Store.events_after``: the stream is in the order of commit."""
@@ -104,7 +105,7 @@ class Reads:
             "events_after",
             "XRANGE", f"{self._runner.prefix}events", f"({position}-0", "+", "COUNT", limit,
         )  # fmt: skip
-        return [(int(place.partition(b"-")[0]), documents.event(flat)) for place, flat in found]
+        return [(place_of(place)[0], documents.event(fields(flat))) for place, flat in found]
 
 
 def _matches(job: Job, wanted: TimeQuery) -> bool:

@@ -35,12 +35,14 @@ from jobqueue.core.store import (
     Change,
     Claim,
     JobFilter,
+    Lag,
     Overdue,
     Rules,
     Submission,
     Term,
     TermEnded,
 )
+from jobqueue.core.stream import Changes, unpublished
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.applying import Applying
 from jobqueue.stores.redis.claiming import Claiming
@@ -52,6 +54,7 @@ from jobqueue.stores.redis.queues import Queues
 from jobqueue.stores.redis.reads import Reads
 from jobqueue.stores.redis.runner import Runner
 from jobqueue.stores.redis.server import check_version, shortcomings
+from jobqueue.stores.redis.streaming import Streaming
 from jobqueue.stores.redis.submitting import Submitting
 from jobqueue.stores.redis.wire import Wire
 from jobqueue.stores.redis.workers import Workers
@@ -94,6 +97,7 @@ class RedisStore:
         self._queues = Queues(runner)
         self._workers = Workers(runner)
         self._leadership = Leadership(runner)
+        self._streaming = Streaming(runner)
         self._pulses = Pulses(url, runner, rules, observer)
         self._lacking: list[str] = ["not looked at yet"]
 
@@ -240,7 +244,12 @@ class RedisStore:
     async def delete_job(self, job_id: str) -> State | None:
         """See ``Store.delete_job``."""
         said = await self._runner.write("delete_job", (job_id,))
-        return None if said is None else STATES[said[0]]
+        if said is None:
+            return None
+        state, may_go = said
+        if not may_go:
+            raise unpublished(job_id)
+        return STATES[state]
 
     async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
         """See ``Store.prune_done``."""
@@ -254,6 +263,28 @@ class RedisStore:
             removed += int(said[0])
             if int(said[0]) < wanted or removed >= limit:
                 return removed
+
+    # -- the event stream ------------------------------------------------------------------
+
+    async def begin_stream(self, term: Term) -> int:
+        """See ``Store.begin_stream``."""
+        return await self._streaming.begin(term)
+
+    async def end_stream(self, term: Term) -> None:
+        """See ``Store.end_stream``."""
+        await self._streaming.end(term)
+
+    async def changes_after(self, position: int, limit: int, size: int) -> Changes:
+        """See ``Store.changes_after``."""
+        return await self._streaming.changes_after(position, limit, size)
+
+    async def move_mark(self, position: int, term: Term, refused: int = 0) -> None:
+        """See ``Store.move_mark``."""
+        await self._streaming.move_mark(position, term, refused)
+
+    async def stream_lag(self) -> Lag | None:
+        """See ``Store.stream_lag``."""
+        return await self._streaming.lag()
 
     # -- queues ----------------------------------------------------------------------------
 

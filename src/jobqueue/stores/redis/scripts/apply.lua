@@ -133,7 +133,7 @@ end
 
 -- {'write', id, seq, queue, version and cancel flag that were decided upon, whether the queue must
 -- stand, before, after, at, attempt, fields to set, fields to remove, events {version, before,
--- after, reason, worker, detail}, due, priority, the worker whose lease ended, attempts that ended
+-- after, reason, worker, detail, more}, due, priority, the worker whose lease ended, attempts that ended
 -- {succeeded, ran_for}, whether the lease ended unasked}
 local function write(item)
   local id, seq, queue = item[2], item[3], item[4]
@@ -150,7 +150,7 @@ local function write(item)
   for _, event in ipairs(item[14]) do
     fields[#fields + 1] = 'event:' .. event[1]
     fields[#fields + 1] = record(
-      id, event[1], event[2], event[3], event[4], at, item[11], event[5], event[6], queue
+      id, event[1], event[2], event[3], event[4], at, item[11], event[5], event[6], queue, event[7]
     )
   end
   redis.call('HSET', key, 'updated_at', iso(at), unpack(fields))

@@ -11,6 +11,7 @@ local prefix = KEYS[1]
 local asked = cmsgpack.unpack(ARGV[5])
 
 local now = tonumber(ARGV[1])
+local injected = now ~= nil
 if not now then
   local time = redis.call('TIME')
   now = time[1] + time[2] / 1000000

@@ -2,6 +2,7 @@
 -- back with its figures. asked: {name, fields to set, fields to remove}
 --# include common.lua
 --# include lane.lua
+--# include outbox.lua
 local before = answered()
 if before then
   return before
@@ -13,6 +14,7 @@ if row[1] and not row[2] then
 end
 redis.call('HSET', key, 'created_at', now_text, unpack(asked[2]))
 redis.call('HDEL', key, 'deleted', unpack(asked[3]))
+put_queue('queue_created', asked[1])
 redis.call('SADD', prefix .. 'queues', asked[1])
 redis.call('SADD', prefix .. 'every_queue', asked[1]) -- deleted ones too: their records stay
 tell(WORK)

@@ -1,6 +1,8 @@
--- Remove a terminal job with its history and key; answers {its state}, or nothing. asked: {id}
+-- Remove a terminal job with its history and key; answers {its state, 1}, or nothing.
+-- {its state, 0}: it is kept for the event stream. asked: {id}
 --# include common.lua
 --# include lane.lua
+--# include outbox.lua
 --# include removal.lua
 local before = answered()
 if before then
@@ -9,7 +11,10 @@ end
 local id = asked[1]
 local row = redis.call('HMGET', document(id), 'status', 'queue', 'idempotency_key')
 if row[1] ~= 'DONE' and row[1] ~= 'DEAD_LETTERED' then
-  return row[1] and {row[1]}
+  return row[1] and {row[1], 1}
+end
+if not passed(id) then
+  return {row[1], 0}
 end
 if row[3] then
   local keys = prefix .. 'idempotency:' .. row[2]
@@ -19,5 +24,5 @@ if row[3] then
     redis.call('ZREM', prefix .. 'key_expiry', row[2] .. '\0' .. row[3])
   end
 end
-forget(id)
-return answer({row[1]})
+forget(id, true)
+return answer({row[1], 1})

@@ -2,6 +2,7 @@
 -- known. Its records stay, and so do its figures. asked: {name}
 --# include common.lua
 --# include lane.lua
+--# include outbox.lua
 local before = answered()
 if before then
   return before
@@ -20,6 +21,7 @@ if unfinished > 0 then
   return {unfinished}
 end
 redis.call('HSET', key, 'deleted', '1')
+put_queue('queue_deleted', name)
 redis.call('SREM', prefix .. 'queues', name)
 tell(WORK)
 tell(CONTROL)

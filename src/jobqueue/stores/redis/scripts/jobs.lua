@@ -55,6 +55,21 @@ local function in_parts(command, key, arguments)
   end
 end
 
+-- Numbers of events are drawn in blocks, so that a batch counts once. Nobody else draws meanwhile:
+-- what is left of a block goes back, and there are no gaps.
+local drawn, left, block = 0, 0, 1
+
+local function expect_events(count)
+  block = math.max(1, math.min(count, 1000))
+end
+
+local function give_back()
+  if left > 0 then
+    redis.call('HINCRBY', prefix .. 'counters', 'events', -left)
+    left = 0
+  end
+end
+
 local function flush()
   for worker, jobs in pairs(released) do
     in_parts('HDEL', prefix .. 'current_jobs:' .. worker, jobs)
@@ -78,6 +93,7 @@ local function flush()
     in_parts('ZADD', key, arguments)
   end
   held, released, adding, removing = {}, {}, {}, {}
+  give_back()
 end
 
 local READY, DUE = prefix .. 'ready:', prefix .. 'due'
@@ -103,15 +119,9 @@ local function set_due(id, at)
   end
 end
 
--- The log of events is a stream, and the outbox: ids grow in the order of commit. They are drawn
--- in blocks, so that a batch counts once; what is left of a block is a gap.
-local drawn, left, block = 0, 0, 1
-
-local function expect_events(count)
-  block = math.max(1, math.min(count, 1000))
-end
-
-local function record(id, version, before, after, reason, at, attempt, worker, detail, queue)
+-- The log of events is a stream, and the outbox: ids grow in the order of commit. `more` is what the
+-- event wrote and the job's document may lose again, as JSON: see outbox.py.
+local function record(id, version, before, after, reason, at, attempt, worker, detail, queue, more)
   if left == 0 then
     drawn = redis.call('HINCRBY', prefix .. 'counters', 'events', block) - block
     left = block
@@ -121,7 +131,8 @@ local function record(id, version, before, after, reason, at, attempt, worker, d
   redis.call(
     'XADD', prefix .. 'events', place .. '-0',
     'job_id', id, 'version', version, 'from', before or '', 'to', after, 'reason', reason,
-    'at', at, 'attempt', attempt, 'worker', worker or '', 'detail', detail or '', 'queue', queue
+    'at', at, 'attempt', attempt, 'worker', worker or '', 'detail', detail or '', 'queue', queue,
+    'more', more or ''
   )
   return place
 end

@@ -1,19 +1,29 @@
--- Take the lead, or renew it: as SET NX with a time to live, but a holder may renew late while
--- nobody else came. Answers {epoch}, or nothing. asked: {holder, ttl}
+-- Take the lead, or renew it: SET NX PX, but a holder may renew late while nobody else came.
+-- Answers {epoch}, or nothing. asked: {holder, ttl}
 --# include common.lua
 --# include lane.lua
+--# include term.lua
 local before = answered()
 if before then
   return before
 end
-local holder, key = asked[1], prefix .. 'leader'
-local kept = redis.call('HMGET', key, 'holder', 'epoch', 'until')
-if kept[1] and kept[1] ~= holder and tonumber(kept[3]) > now then
-  return false
-end
+local holder, ttl = asked[1], asked[2]
+local life = math.max(1, math.floor(ttl * 1000 + 0.5))
+local kept = redis.call('HMGET', TERM, 'holder', 'epoch', 'until')
 local epoch = kept[2]
-if kept[1] ~= holder then
-  epoch = redis.call('HINCRBY', key, 'epoch', 1)
+if kept[1] == holder then
+  redis.call('SET', LEADER, holder .. ':' .. epoch, 'PX', life)
+else
+  if tonumber(kept[3] or 0) <= now then
+    redis.call('DEL', LEADER) -- over by a test's clock
+  end
+  epoch = string.format('%.0f', (epoch or 0) + 1)
+  if not redis.call('SET', LEADER, holder .. ':' .. epoch, 'NX', 'PX', life) then
+    return false
+  end
 end
-redis.call('HSET', key, 'holder', holder, 'until', exact(now + asked[2]))
-return answer({tostring(epoch)})
+if injected then
+  redis.call('PERSIST', LEADER) -- Redis's clock has no say
+end
+redis.call('HSET', TERM, 'holder', holder, 'epoch', epoch, 'until', exact(now + ttl))
+return answer({epoch})

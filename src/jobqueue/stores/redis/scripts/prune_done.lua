@@ -3,6 +3,7 @@
 --# include common.lua
 --# include lane.lua
 --# include term.lua
+--# include outbox.lua
 --# include removal.lua
 local before = answered()
 if before then
@@ -14,7 +15,12 @@ end
 local old = redis.call(
   'ZRANGEBYSCORE', prefix .. 'completed', '-inf', '(' .. exact(now - asked[1]), 'LIMIT', 0, asked[2]
 )
+local removed = 0
 for _, id in ipairs(old) do
-  forget(id)
+  -- Others may lie behind those that are kept for the stream: they go once it has got these.
+  if passed(id) then
+    forget(id, false)
+    removed = removed + 1
+  end
 end
-return #old > 0 and answer({#old}) or {0}
+return removed > 0 and answer({removed}) or {0}

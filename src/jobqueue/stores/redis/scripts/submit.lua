@@ -50,7 +50,11 @@ local function insert(job, queue)
   end
   local id, name, seq, priority = job[1], job[2], next_seq, job[6]
   next_seq = next_seq + 1
-  local event = record(id, 1, nil, 'PENDING', 'SUBMITTED', now_text, 0, nil, nil, name)
+  local run_at = job[11] and now + job[11] or job[10]
+  local event = record(
+    id, 1, nil, 'PENDING', 'SUBMITTED', now_text, 0, nil, nil, name,
+    run_at and '{"run_at":' .. exact(run_at) .. '}'
+  )
   local fields = {
     'job_id', id, 'status', 'PENDING', 'queue', name, 'type', job[3], 'payload', job[4],
     'priority', priority, 'max_retries', job[7] or queue.max_retries, 'retry_count', 0,
@@ -65,7 +69,6 @@ local function insert(job, queue)
   end
   local ttl = job[8] or queue.ttl
   local expires_at = ttl and now + ttl
-  local run_at = job[11] and now + job[11] or job[10]
   set('labels', job[5])
   set('ttl', ttl)
   set('timeout', job[9] or queue.timeout)

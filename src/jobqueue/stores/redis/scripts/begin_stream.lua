@@ -1,0 +1,34 @@
+-- The mark; the first time it is made, at the beginning. Every queue counts as just created then.
+-- Answers {event, entry}, or nothing when the term is over. asked: {term}
+--# include common.lua
+--# include lane.lua
+--# include term.lua
+--# include outbox.lua
+local before = answered()
+if before then
+  return before
+end
+if not stands(asked[1]) then
+  return false
+end
+if redis.call('EXISTS', MARK) == 1 then
+  return redis.call('HMGET', MARK, 'event', 'entry')
+end
+redis.call('HSET', MARK, 'event', '0', 'entry', '0', 'refused', '0')
+local queues = redis.call('SMEMBERS', prefix .. 'queues')
+for _, name in ipairs(queues) do
+  -- Before every event: a queue comes before its jobs.
+  redis.call(
+    'XADD', OUTBOX, place_of('0'), 'kind', 'queue_created', 'at', now_text,
+    unpack(settings_of(name))
+  )
+end
+for _, name in ipairs(queues) do
+  for _, id in ipairs(redis.call('ZRANGE', index('RUNNING', name), 0, -1)) do
+    local row = redis.call('HMGET', document(id), 'cancel_requested', 'version')
+    if row[1] then
+      put('cancel', 'job_id', id, 'queue', name, 'version', row[2])
+    end
+  end
+end
+return answer({'0', '0'})
