@@ -38,7 +38,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
-from jobqueue.core.store import Change, JobFilter, Store
+from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
@@ -129,7 +129,7 @@ class Engine(OperatorCalls):
             self._scheduler.start()
             self._sweeper.start()
             if self._stream is not None:
-                self._stream.start(self._store, lambda: self._sweeper.term)
+                self._stream.start(self._store, self._leads_under)
         if self._roster is not None:
             self._roster.start(self._scheduler)
             if self._hints is not None:
@@ -166,10 +166,16 @@ class Engine(OperatorCalls):
         return Roster(
             cast(DispatchStore, self._store),  # whoever sets it up sees to that
             self._settings,
-            lambda: self._sweeper.term,
-            lambda: self._sweeper.term_ended(),
+            self._leads_under,
+            self._leads_no_more,
             self._wake_stream,
         )
+
+    def _leads_under(self) -> Term | None:
+        return self._sweeper.term
+
+    def _leads_no_more(self) -> None:
+        self._sweeper.term_ended()
 
     def _wake_stream(self) -> None:
         if self._stream is not None:

@@ -78,7 +78,7 @@ class Roster:
         try:
             return await self._store.claim(claims, term=term)
         except TermEnded:
-            _log.warning("this server leads no more: what it wanted to assign is left to the leader")
+            _log.warning("this server leads no more; it assigns nothing")
             self._dismiss_all()
             self._term_ended()
             return []
@@ -166,9 +166,7 @@ class Roster:
             self._scheduler.wake()
         self._forget()
 
-    def _compare(
-        self, worker: Worker, leases: set[int], before: dict[Session, set[int]]
-    ) -> bool:
+    def _compare(self, worker: Worker, leases: set[int], before: dict[Session, set[int]]) -> bool:
         """True: it is new here."""
         session = self._scheduler.sessions.get(worker.info.id)
         if session is None or session.info.incarnation != worker.info.incarnation:

@@ -241,7 +241,7 @@ def make_topics(settings: KafkaSettings) -> None:
         "cleanup.policy": "delete",
         "max.message.bytes": str(settings.max_message_bytes),
     }
-    wanted = {topic: (settings.partitions, kept) for topic in settings.topics}
+    wanted = dict.fromkeys(settings.topics, (settings.partitions, kept))
     for topic, partitions in settings.hints.items():
         wanted[topic] = (partitions, _HINTS_KEPT)
     new = [

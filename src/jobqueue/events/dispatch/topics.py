@@ -107,6 +107,4 @@ class DispatchTopics:
 
 
 def _message(topic: str, key: str, hint: Hint, partition: int = -1) -> Message:
-    return Message(
-        topic, key.encode(), encode(hint), hint.event_id, partition, _HEADERS[hint.kind]
-    )
+    return Message(topic, key.encode(), encode(hint), hint.event_id, partition, _HEADERS[hint.kind])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -55,9 +54,7 @@ class KafkaDispatch:
             raise InvalidArgument(
                 "kafka.dispatch", "is off in the process that keeps the store: no partition"
             )
-        _log.info(
-            "assignments are read from partition %d", partition, extra={"worker_id": info.id}
-        )
+        _log.info("assignments are read from partition %d", partition, extra={"worker_id": info.id})
         link = KafkaLink(self._store, info, inbox, self._observer, self._links.discard)
         self._links.add(link)
         link.start(self._listen(partition, link.look))
@@ -67,4 +64,3 @@ class KafkaDispatch:
         if Change.CONTROL in changed:
             for link in self._links:
                 link.attend()
-
