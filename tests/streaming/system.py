@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx
@@ -63,10 +63,14 @@ class System:
         return server
 
     async def worker(
-        self, worker_id: str = "w", registry: Registry | None = None, **more: str
+        self,
+        worker_id: str = "w",
+        *,
+        registry: Registry | None = None,
+        more: Mapping[str, str] | None = None,
     ) -> RemoteWorker:
         worker = RemoteWorker(
-            self.settings(**{"worker.id": worker_id, **more}),
+            self.settings(**{"worker.id": worker_id, **(more or {})}),
             self.redis_url,
             queues=["default"],
             registry=registry,
@@ -80,7 +84,7 @@ class System:
         api = await self.server("api", **more)
         for _ in range(2):
             await self.server("scheduler", **more)
-        await self.worker(**more)
+        await self.worker(more=more)
         return api
 
     async def stop(self) -> None:
@@ -92,7 +96,9 @@ def client(api: Embedded) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=api.http_url, trust_env=False, timeout=PATIENCE)
 
 
-async def until(condition: Callable[[], Awaitable[Any]], what: str, within: float = PATIENCE) -> Any:
+async def until(
+    condition: Callable[[], Awaitable[Any]], what: str, within: float = PATIENCE
+) -> Any:
     """What it says, once that is something."""
     deadline = time.monotonic() + within
     while not (found := await condition()):

@@ -14,7 +14,7 @@ async def test_a_job_submitted_over_http_is_done(system: System) -> None:
     api = await system.all()
     async with client(api) as http:
         answer = await http.post("/jobs", json={"type": "echo", "payload": {"number": 7}})
-        assert answer.status_code == 201, answer.text
+        assert answer.status_code == 202, answer.text
         job_id = answer.json()["job_id"]
         await ended(api.backend, job_id)
         shown = (await http.get(f"/jobs/{job_id}")).json()
