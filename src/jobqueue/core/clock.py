@@ -38,5 +38,5 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move time forward."""
-        self._now += seconds
+        """Move time forward, by whole microseconds: real clocks are no finer."""
+        self._now = round(self._now + seconds, 6)

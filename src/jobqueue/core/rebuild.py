@@ -55,7 +55,7 @@ class World:
     _deleted: set[str] = field(default_factory=set)
 
     def add(self, item: StreamItem) -> bool:
-        """Take the next record; False: it was there already.
+        """Take the next record; False: it was there already, or tells of no job and no queue.
 
         Raises LookupError when a job's records come with a gap.
         """
@@ -72,7 +72,9 @@ class World:
         if isinstance(item, CancelRequested):
             flagged = self.jobs.get(item.job_id)
             return flagged is not None and flag(flagged, item)
-        return self._delete(item)
+        if isinstance(item, JobDeleted):
+            return self._delete(item)
+        return False  # of workers: they come and go
 
     def _queue(self, item: QueueEvent) -> bool:
         if item.change is QueueChange.DELETED:

@@ -56,7 +56,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where the word of an assignment goes: the worker's partition, and which of its lives."""
+    """Where a worker reads its assignments: a partition that is its incarnation's."""
 
     partition: int
     incarnation: int
@@ -70,7 +70,7 @@ class JobEvent:
     created: Created | None = None
     failed: Failed | None = None
     finished: Finished | None = None
-    route: Route | None = None  # of an assignment, where workers hear of theirs by Kafka
+    route: Route | None = None  # into ASSIGNED, if its worker had one; not part of the record
 
     @property
     def event_id(self) -> str:
@@ -133,15 +133,15 @@ class QueueEvent:
 
 
 class WorkerChange(enum.IntEnum):
-    """What happened to a worker. The number is what stores write."""
+    """What became of a worker."""
 
-    REGISTERED = 1
+    REGISTERED = 1  # a new incarnation, or one that counted as dead
     DEAD = 2
 
 
 @dataclass(slots=True)
 class WorkerEvent:
-    """A worker came, or was silent for too long."""
+    """A worker came or was lost. Nothing is rebuilt from it, and not every store tells."""
 
     change: WorkerChange
     worker_id: str
@@ -150,13 +150,14 @@ class WorkerEvent:
 
     @property
     def event_id(self) -> str:
-        """Its identity."""
-        return f"worker:{self.worker_id}:{self.incarnation}:{self.change.name.lower()}"
+        """Its identity. One incarnation may be lost and come back."""
+        what = self.change.name.lower()
+        return f"worker:{self.worker_id}:{self.incarnation}:{what}:{self.at:.6f}"
 
 
 @dataclass(slots=True)
 class AssignmentRepeated:
-    """An assignment that was not started for some time, to be told again. No transition."""
+    """A worker has not started what it was assigned: it may not have heard of it. Only a hint."""
 
     job_id: str
     queue: str

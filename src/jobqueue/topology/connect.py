@@ -59,6 +59,11 @@ class Address:
         )
 
 
+def is_redis(url: str) -> bool:
+    """Whether a URL names a Redis."""
+    return url.partition("://")[0].lower() in _REDIS
+
+
 def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
     """Read a backend URL; the error lists the allowed forms and shows no password."""
     scheme, sep, rest = url.partition("://")

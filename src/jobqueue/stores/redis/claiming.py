@@ -53,6 +53,34 @@ class Claiming:
             assigned += [documents.assignment(row) for row in rows]
         return assigned
 
+    async def standing(self, job_ids: Sequence[str] | None, worker_id: str) -> list[Assignment]:
+        """See ``RedisStore.standing``."""
+        parts: list[list[str] | None] = [None]
+        if job_ids is not None:
+            starts = range(0, len(job_ids), MOST_SLOTS)
+            parts = [list(job_ids[start : start + MOST_SLOTS]) for start in starts]
+        found: list[Assignment] = []
+        for part in parts:
+            rows = await self._runner.read("standing", (part, worker_id))
+            found += [documents.assignment(row) for row in rows]
+        return found
+
+    async def repeat(self, older_than: float, limit: int, term: Term) -> int:
+        """See ``RedisStore.repeat_assignments``."""
+        repeated, left = 0, limit
+        while left > 0:
+            wanted = min(left, MOST_SLOTS)
+            said = await self._runner.write(
+                "repeat_assignments", (older_than, wanted, term_of(term))
+            )
+            if said is None:
+                raise TermEnded
+            repeated += int(said[0])
+            if int(said[1]) < wanted:
+                break
+            left -= wanted
+        return repeated
+
 
 def _parts(claims: Sequence[Claim]) -> list[list[Claim]]:
     parts: list[list[Claim]] = [[]]

@@ -13,6 +13,7 @@ from typing import Any
 from jobqueue.core.decide import Live
 from jobqueue.core.lifecycle import State
 from jobqueue.core.stream import (
+    AssignmentRepeated,
     CancelRequested,
     Created,
     Failed,
@@ -21,11 +22,15 @@ from jobqueue.core.stream import (
     JobEvent,
     QueueChange,
     QueueEvent,
+    Route,
     StreamItem,
+    WorkerChange,
+    WorkerEvent,
 )
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.documents import Fields, Value, fields, moment, number, text
 
+_WORKERS = {f"worker_{change.name.lower()}".encode(): change for change in WorkerChange}
 _QUEUES = {f"queue_{change.name.lower()}".encode(): change for change in QueueChange}
 
 
@@ -69,6 +74,8 @@ def _job_event(found: Fields, parts: Sequence[Value]) -> JobEvent:
     elif event.to_state is State.DONE:  # nothing comes after it
         retry_count, started_at, result = parts
         made.finished = Finished(int(retry_count or 0), number(started_at), result)
+    elif "partition" in more:
+        made.route = Route(more["partition"], more["incarnation"])
     return made
 
 
@@ -98,7 +105,20 @@ def _beside(entry: int, found: Fields) -> StreamItem:
     change = _QUEUES.get(kind)
     if change is not None:
         return QueueEvent(change, documents.queue(found), entry, at)
+    if kind in _WORKERS:
+        worker_id = found[b"worker_id"].decode()
+        return WorkerEvent(_WORKERS[kind], worker_id, int(found[b"incarnation"]), at)
     job_id, queue = found[b"job_id"].decode(), found[b"queue"].decode()
+    if kind == b"repeated":
+        return AssignmentRepeated(
+            job_id,
+            queue,
+            int(found[b"seq"]),
+            int(found[b"attempt"]),
+            found[b"worker_id"].decode(),
+            Route(int(found[b"partition"]), int(found[b"incarnation"])),
+            at,
+        )
     version = int(found[b"version"])
     if kind == b"cancel":
         return CancelRequested(job_id, queue, version, at)

@@ -114,8 +114,7 @@ class Runner:
     def arguments(self, name: str, asked: Asked, lane: str, call: int) -> tuple[Any, ...]:
         """What stands behind EVALSHA."""
         found = script(name)
-        # A test's clock is as fine as Redis's: microseconds.
-        now = "" if self._clock is None else repr(round(self._clock.now(), 6))
+        now = "" if self._clock is None else repr(self._clock.now())
         return (found, 1, self.prefix, now, self.node, lane, call, _encode(asked))
 
     def _check_open(self) -> None:

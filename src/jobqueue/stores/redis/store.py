@@ -67,7 +67,11 @@ _PRUNED_AT_ONCE = 500
 
 
 class RedisStore:
-    """Jobs in a Redis database, under one prefix. ``create=False``: some must be there."""
+    """Jobs in a Redis database, under one prefix. ``create=False``: some must be there.
+
+    With ``partitions`` every worker is allotted one of so many, from which it reads what it is
+    assigned (``partition_of``); events tell which one it is.
+    """
 
     name = "redis"
     parallel = True
@@ -82,6 +86,7 @@ class RedisStore:
         prefix: str = PREFIX,
         patience: float = _PATIENCE,
         create: bool = True,
+        partitions: int = 0,
     ) -> None:
         rules = rules or Rules()
         observer = observer or Deaf()
@@ -95,7 +100,7 @@ class RedisStore:
         self._applying = Applying(runner, rules, self._hear)
         self._reads = Reads(runner)
         self._queues = Queues(runner)
-        self._workers = Workers(runner)
+        self._workers = Workers(runner, partitions)
         self._leadership = Leadership(runner)
         self._streaming = Streaming(runner)
         self._pulses = Pulses(url, runner, rules, observer)
@@ -199,6 +204,19 @@ class RedisStore:
     ) -> Application:
         """See ``Store.apply``. Under a term, only while it stands; else TermEnded."""
         return await self._applying.apply(transitions, claims, term)
+
+    async def standing(self, job_ids: Sequence[str] | None, worker_id: str) -> list[Assignment]:
+        """Those of the jobs (None: of all) that are ASSIGNED to this worker now, as ``claim``
+        returned them."""
+        return await self._claiming.standing(job_ids, worker_id)
+
+    async def repeat_assignments(self, older_than: float, limit: int, term: Term) -> int:
+        """Say once more what was ASSIGNED for longer and not started; returns how much it was.
+
+        ``changes_after`` gives it as ``AssignmentRepeated``, while there is a stream, for workers
+        with a partition: once in ``older_than`` seconds for each. TermEnded as ``prune_done``.
+        """
+        return await self._claiming.repeat(older_than, limit, term)
 
     async def request_cancel(self, seq: int) -> Held | None:
         """See ``Store.request_cancel``."""
@@ -313,6 +331,10 @@ class RedisStore:
     async def register_worker(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
         return await self._workers.register(info)
+
+    async def partition_of(self, worker_id: str, incarnation: int) -> int | None:
+        """The partition of a registered incarnation that is not OFFLINE; None: it has none."""
+        return await self._workers.partition_of(worker_id, incarnation)
 
     def pulse(
         self,

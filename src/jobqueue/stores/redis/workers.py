@@ -15,8 +15,9 @@ from jobqueue.stores.redis.runner import Runner
 class Workers:
     """The calls about workers, but for the heartbeat."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, partitions: int) -> None:
         self._runner = runner
+        self._partitions = partitions
 
     async def register(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
@@ -25,8 +26,20 @@ class Workers:
             "queues", json.dumps(list(info.queues)), "version", info.version,
             "link", str(info.link),
         ]  # fmt: skip
-        rows = await self._runner.write("register_worker", (info.id, str(info.incarnation), said))
+        rows = await self._runner.write(
+            "register_worker", (info.id, str(info.incarnation), said, self._partitions)
+        )
         return [documents.held(row) for row in rows]
+
+    async def partition_of(self, worker_id: str, incarnation: int) -> int | None:
+        """See ``RedisStore.partition_of``."""
+        known, partition = await self._runner.command(
+            "partition_of",
+            "HMGET", f"{self._runner.prefix}worker:{worker_id}", "incarnation", "partition",
+        )  # fmt: skip
+        if known is None or partition is None or int(known) != incarnation:
+            return None
+        return int(partition)
 
     async def held(self, worker_id: str | None) -> list[Held]:
         """See ``Store.held``."""

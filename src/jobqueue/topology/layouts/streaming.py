@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.topology.connect import is_redis
 from jobqueue.topology.layouts import parts
 from jobqueue.topology.layouts.layout import Layout, Service
 from jobqueue.topology.layouts.plan import Plan, counted
@@ -55,7 +56,7 @@ def streaming(plan: Plan) -> Layout:
 def _services(plan: Plan) -> tuple[Service, ...]:
     """Private ones, unless the flags, the environment or the file name others."""
     db, kafka = plan.settings.db.url, plan.settings.kafka.bootstrap
-    named = db if db.startswith(("redis://", "rediss://")) else None
+    named = db if is_redis(db) else None
     return (
         Service("redis", plan.redis or named, _DURABLE),
         Service("kafka", plan.kafka or kafka or None),

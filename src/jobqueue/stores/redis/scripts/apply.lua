@@ -15,6 +15,7 @@
 --# include common.lua
 --# include lane.lua
 --# include term.lua
+--# include routes.lua
 --# include jobs.lua
 --# include claims.lua
 local before = answered()

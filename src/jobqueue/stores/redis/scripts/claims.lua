@@ -116,8 +116,13 @@ local stamp
 
 local function assign(row, worker, lease, due)
   local id, queue, attempt, version = row[2], row[3], row[6] + 1, row[16] + 1
+  local route, more = route_of(worker), nil
+  if route then
+    more = '{"partition":' .. route[1] .. ',"incarnation":' .. route[2] .. '}'
+    add(UNSTARTED, now_text, id)
+  end
   local event = record(
-    id, version, 'PENDING', 'ASSIGNED', 'ASSIGNED', now_text, attempt, worker, nil, queue
+    id, version, 'PENDING', 'ASSIGNED', 'ASSIGNED', now_text, attempt, worker, nil, queue, more
   )
   stamp = stamp or iso(now)
   redis.call(

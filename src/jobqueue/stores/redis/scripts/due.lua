@@ -3,6 +3,7 @@
 -- asked: {limit, keys at most}. Answers {now, promoted, rows {state, seq, version, lease}, full,
 -- the next time}. Repeated, it promotes nothing twice: no lane.
 --# include common.lua
+--# include routes.lua
 --# include jobs.lua
 local limit = asked[1]
 local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now_text, 'LIMIT', 0, limit)

@@ -1,4 +1,4 @@
--- Writing jobs: indexes, events and figures.
+-- Writing jobs: indexes, events and figures. Needs routes.lua.
 
 -- Changes of sorted sets are kept back and made together. In any order of calls the last one
 -- counts: what is removed loses what was added before, and flush removes before it adds.
@@ -106,6 +106,9 @@ end
 local function enter(id, seq, queue, before, after)
   if before then
     remove(index(before, queue), id)
+  end
+  if before == 'ASSIGNED' then
+    remove(UNSTARTED, id)
   end
   add(index(after, queue), seq, id)
 end

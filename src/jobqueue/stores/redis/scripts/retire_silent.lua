@@ -3,6 +3,7 @@
 --# include common.lua
 --# include lane.lua
 --# include term.lua
+--# include outbox.lua
 local before = answered()
 if before then
   return before
@@ -16,8 +17,11 @@ local silent = redis.call(
 local retired = {}
 for _, id in ipairs(silent) do
   local key = prefix .. 'worker:' .. id
-  if redis.call('HGET', key, 'status') ~= 'OFFLINE' then
+  local row = redis.call('HMGET', key, 'status', 'incarnation')
+  if row[1] ~= 'OFFLINE' then
     redis.call('HSET', key, 'status', 'OFFLINE')
+    redis.call('HDEL', key, 'partition')
+    put('worker_dead', 'worker_id', id, 'incarnation', row[2])
     retired[#retired + 1] = id
   end
 end

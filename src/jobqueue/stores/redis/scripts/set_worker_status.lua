@@ -10,5 +10,8 @@ if redis.call('EXISTS', key) == 0 then
   return false
 end
 redis.call('HSET', key, 'status', asked[2])
+if asked[2] == 'OFFLINE' then
+  redis.call('HDEL', key, 'partition')
+end
 tell(CONTROL)
 return answer({1})

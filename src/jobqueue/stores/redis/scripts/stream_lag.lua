@@ -11,8 +11,9 @@ local count = redis.call('XLEN', OUTBOX) -- what the mark has passed is not in i
 local first = redis.call('XRANGE', events, '(' .. mark[1] .. '-0', '+', 'COUNT', 1)[1]
 if first then
   -- Numbers have no gaps but for jobs that were removed before there was a stream.
-  local drawn = redis.call('HGET', prefix .. 'counters', 'events')
-  count = count + math.min(drawn - mark[1], redis.call('XLEN', events))
+  local latest = redis.call('HGET', prefix .. 'counters', 'events')
+  local behind = latest - string.match(first[1], '^%d+') + 1
+  count = count + math.min(behind, redis.call('XLEN', events))
   times[1] = tonumber(first[2][12])
 end
 local entry = redis.call('XRANGE', OUTBOX, '-', '+', 'COUNT', 1)[1]

@@ -5,6 +5,7 @@
 -- fingerprint. Answers a word for each, with the id of the original or the capacity.
 --# include common.lua
 --# include lane.lua
+--# include routes.lua
 --# include jobs.lua
 --# include claims.lua
 local before = answered()

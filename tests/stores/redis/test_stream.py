@@ -1,0 +1,244 @@
+"""What only the Redis store does for the event stream."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobqueue.core.clock import ManualClock
+from jobqueue.core.job import Transition, WorkerStatus
+from jobqueue.core.store import Claim, Lag
+from jobqueue.core.stream import (
+    CancelRequested,
+    JobDeleted,
+    JobEvent,
+    QueueEvent,
+    StreamItem,
+    WorkerChange,
+    WorkerEvent,
+)
+from jobqueue.stores.redis.store import RedisStore
+from tests.stores.driver import accept, new, spec, worker
+from tests.stores.redis.proxy import Cut
+from tests.stores.redis.test_lost_answers import SIDES, at_every_script
+
+CLAIM = [Claim(("q",), ["w"])]
+PAGE = 1 << 20
+
+
+async def read(store: RedisStore, position: int = 0, page: int = 500) -> list[StreamItem]:
+    items: list[StreamItem] = []
+    while (found := await store.changes_after(position, page, PAGE)).items:
+        items += found.items
+        position = found.position
+    return items
+
+
+async def publish(store: RedisStore, term) -> None:
+    """Move the mark past everything there is."""
+    position = await store.begin_stream(term)
+    while (found := await store.changes_after(position, 500, PAGE)).items:
+        position = found.position
+    await store.move_mark(position, term)
+
+
+async def finish(store: RedisStore, count: int = 1) -> list[str]:
+    await accept(store, count)
+    held = await store.claim([Claim(("q",), ["w"] * count)])
+    await store.apply([Transition.succeeded(one.seq, one.lease, b"r") for one in held])
+    return [one.id for one in held]
+
+
+async def test_numbers_of_events_have_no_gaps(open_store, client):
+    """However many a batch might have needed."""
+    store = await open_store()
+    await store.submit(new(spec(), spec(queue="nowhere"), spec()), [Claim(("q",), ["w"] * 50)])
+    await accept(store)
+    (got,) = await store.claim([Claim(("q",), ["w"] * 70)])
+    await store.apply([Transition.started(got.seq, got.lease)])
+    await store.apply([Transition.failed(got.seq, got.lease, "boom")])
+    places = [place for place, _ in await store.events_after(0, 100)]
+    assert places == list(range(1, 9))
+    assert int(await client.hget("{jq}:counters", "events")) == 8
+
+
+async def test_the_lag_is_exact(open_store):
+    clock = ManualClock()
+    store = await open_store(clock=clock)
+    term = await store.lead(1, 3_600.0)
+    assert await store.stream_lag() is None
+    gone = await finish(store, 5)  # four events each
+    for job_id in gone[1:]:
+        await store.delete_job(job_id)
+    await store.begin_stream(term)
+    clock.advance(2.0)
+    assert await store.stream_lag() == Lag(4 + 1, 2.0, 0)  # and the queue
+    await publish(store, term)
+    assert await store.stream_lag() == Lag(0, 0.0, 0)
+    await accept(store, 4)
+    await store.pause_queue("q", True)
+    clock.advance(1.0)
+    assert await store.stream_lag() == Lag(5, 1.0, 0)
+    await publish(store, term)
+    assert await store.stream_lag() == Lag(0, 0.0, 0)
+
+
+async def test_a_stream_that_begins_after_the_latest_job_was_removed_is_up_to_date(open_store):
+    """Numbers of events that are gone are nothing that it lacks."""
+    store = await open_store()
+    await finish(store)
+    (latest,) = await finish(store)
+    await store.delete_job(latest)
+    term = await store.lead(1, 60.0)
+    await publish(store, term)
+    lag = await store.stream_lag()
+    assert lag is not None
+    assert lag.events == 0
+
+
+async def test_nothing_piles_up(open_store, client):
+    store = await open_store()
+    term = await store.lead(1, 60.0)
+    await publish(store, term)
+    for _ in range(3):
+        (job_id,) = await finish(store)
+        await publish(store, term)
+        await store.delete_job(job_id)
+        await store.pause_queue("q", True)
+        await store.pause_queue("q", False)
+        assert await client.xlen("{jq}:outbox") == 3
+    await publish(store, term)
+    assert await client.xlen("{jq}:events") == 0
+    assert await client.xlen("{jq}:outbox") == 0
+    await store.pause_queue("q", True)
+    await store.end_stream(term)
+    assert await client.exists("{jq}:outbox", "{jq}:stream") == 0
+    await store.pause_queue("q", False)
+    assert await client.exists("{jq}:outbox") == 0  # nobody would read it
+
+
+async def test_a_payload_is_kept_once(open_store, client):
+    store = await open_store()
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    await store.submit(new(spec(b"PAYLOAD" * 10, key="k", labels={"a": "b"})))
+    (got,) = await store.claim(CLAIM)
+    await store.apply([Transition.succeeded(got.seq, got.lease, b"RESULT" * 10)])
+    written = str(await client.xrange("{jq}:events")) + str(await client.xrange("{jq}:outbox"))
+    assert "PAYLOAD" not in written
+    assert "RESULT" not in written
+    events = [item for item in await read(store) if isinstance(item, JobEvent)]
+    assert events[0].created is not None
+    assert events[0].created.payload == b"PAYLOAD" * 10
+    assert events[-1].finished is not None
+    assert events[-1].finished.result == b"RESULT" * 10
+
+
+async def test_a_page_of_any_size_is_the_same_stream(open_store):
+    store = await open_store()
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    for _ in range(3):
+        await finish(store, 400)
+        await store.pause_queue("q", True)
+        await store.pause_queue("q", False)
+    await accept(store)
+    (got,) = await store.claim(CLAIM)
+    await store.apply([Transition.started(got.seq, got.lease)])
+    await store.request_cancel(got.seq)
+    await store.request_cancel(got.seq)  # no second record
+    whole = await read(store, page=100_000)
+    assert len(whole) > 4_800
+    assert await read(store, page=7) == whole
+    assert await read(store, page=501) == whole
+    versions = [item for item in whole if isinstance(item, CancelRequested)]
+    assert [item.version for item in versions] == [3]
+    queues = [item.number for item in whole if isinstance(item, QueueEvent)]
+    assert queues == sorted(queues)
+
+
+async def test_old_jobs_go_although_newer_ones_are_kept(open_store):
+    clock = ManualClock()
+    store = await open_store(clock=clock)
+    term = await store.lead(1, 36_000.0)
+    old = await finish(store, 3)
+    await publish(store, term)
+    clock.advance(10.0)
+    new_ones = await finish(store, 3)
+    clock.advance(10.0)
+    assert await store.prune_done(clock.now(), 100, term) == 3
+    assert [await store.get(job_id) for job_id in old] == [None] * 3
+    assert None not in [await store.get(job_id) for job_id in new_ones]
+    await publish(store, term)
+    assert await store.prune_done(clock.now(), 100, term) == 3
+    gone = [item for item in await read(store) if isinstance(item, JobDeleted)]
+    assert {item.job_id for item in gone} == set(new_ones)
+
+
+# -- workers ---------------------------------------------------------------------------------
+
+
+async def test_workers_that_come_and_are_lost_are_told_while_there_is_a_stream(open_store):
+    clock = ManualClock()
+    store = await open_store(clock=clock)
+    term = await store.lead(1, 3_600.0)
+    await store.register_worker(worker("early"))
+    await store.begin_stream(term)
+    largest = 2**63 - 1
+    await store.register_worker(worker("w", largest))
+    await store.register_worker(worker("w", largest, link=2))  # a reconnect
+    clock.advance(40.0)
+    began = clock.now() - 40.0
+    await store.register_worker(worker("other"))
+    assert sorted(await store.retire_silent(30.0, term)) == ["early", "w"]
+    assert await store.retire_silent(30.0, term) == []
+    clock.advance(1.0)
+    await store.register_worker(worker("w", largest))  # it was not dead
+    await store.register_worker(worker("w", 2))
+    told = [item for item in await read(store) if isinstance(item, WorkerEvent)]
+    now = clock.now()
+    came, lost = WorkerChange.REGISTERED, WorkerChange.DEAD
+    assert sorted(told, key=lambda one: (one.at, one.worker_id, -one.incarnation)) == [
+        WorkerEvent(came, "w", largest, began),
+        WorkerEvent(lost, "early", 1, now - 1.0),
+        WorkerEvent(came, "other", 1, now - 1.0),
+        WorkerEvent(lost, "w", largest, now - 1.0),
+        WorkerEvent(came, "w", largest, now),
+        WorkerEvent(came, "w", 2, now),
+    ]
+    assert len({item.event_id for item in told}) == len(told)
+
+
+# -- under a line that breaks ----------------------------------------------------------------
+
+
+@SIDES
+async def test_a_mark_is_moved_once_and_an_entry_is_put_once(
+    cuttable, proxy, open_store, side: Cut
+):
+    other = await open_store()
+    term = await cuttable.lead(1, 600.0)
+    start = await cuttable.begin_stream(term)
+    refused = 0
+
+    async def once(script: int) -> None:
+        nonlocal refused
+        await cuttable.pause_queue("q", script % 2 == 1)
+        page = await cuttable.changes_after(start, 10_000, PAGE)
+        await cuttable.move_mark(start, term, 1)
+        refused += 1
+        lag = await other.stream_lag()
+        assert lag.refused == refused
+        assert sum(isinstance(item, QueueEvent) for item in page.items) == 1 + script
+
+    await at_every_script(proxy, side, once)
+
+
+@pytest.mark.parametrize("status", [WorkerStatus.DRAINING, WorkerStatus.STOPPING])
+async def test_a_reconnect_tells_nothing_whatever_the_status(open_store, status):
+    store = await open_store()
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    await store.register_worker(worker())
+    await store.set_worker_status("w", status)
+    await store.register_worker(worker())
+    assert sum(isinstance(item, WorkerEvent) for item in await read(store)) == 1
