@@ -36,7 +36,7 @@ class Scheduler:
         claim: Callable[[Sequence[Claim]], Awaitable[list[Assignment]]] | None = None,
     ) -> None:
         self._store = store
-        self._claim = claim or store.claim
+        self._claim = claim  # None: as the store does
         self._settings = settings
         self._observer = observer
         self._news = 1
@@ -194,7 +194,7 @@ class Scheduler:
             return False
         began = time.perf_counter()
         try:
-            assigned = await self._claim(plan.claims)
+            assigned = await (self._claim or self._store.claim)(plan.claims)
         except BaseException:
             self.release(plan)
             raise
