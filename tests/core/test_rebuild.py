@@ -40,6 +40,12 @@ def test_the_parts_of_events_make_the_job():
     assert rebuilt.history == [one.event for one in STORY]
 
 
+def test_no_job_began_before_it_was_there():
+    """As the job itself says it, whatever its worker said."""
+    failed = event(4, State.RUNNING, State.FAILED, Reason.WORKER_LOST, failed=Failed(0, 0.5, 9.0))
+    assert fold([*STORY[:3], failed]).job.started_at == CREATED.created_at
+
+
 def test_repeated_records_change_nothing():
     assert fold([*STORY[:3], *STORY[:2], *STORY]) == fold(STORY)
 

@@ -53,10 +53,12 @@ async def work(store: Store, jobs: int) -> None:
     await store.apply([Transition.cancelled(seq) for seq in await store.unfinished("q", jobs)])
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
+    if request.param == "redis":
+        return request.getfixturevalue("redis_url")
     return request.getfixturevalue("postgres_dsn")
 
 

@@ -15,7 +15,14 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Deaf
 from jobqueue.core.rebuild import World
 from jobqueue.core.store import Store, Term, TermEnded
-from jobqueue.core.stream import JobDeleted, JobEvent, QueueChange, QueueEvent
+from jobqueue.core.stream import (
+    CancelRequested,
+    Failed,
+    JobDeleted,
+    JobEvent,
+    QueueChange,
+    QueueEvent,
+)
 from jobqueue.events.relay import Relay
 from tests.events.conftest import Relays
 from tests.events.fake import FakePublisher, until
@@ -331,6 +338,65 @@ async def test_a_queue_comes_before_its_jobs_and_its_changes_in_order(driver: Dr
     assert changes[0].queue.created_at == driver.clock.now()
     first = next(n for n, item in enumerate(items) if isinstance(item, JobEvent))
     assert items.index(changes[0]) < first
+
+
+async def test_the_lag_counts_what_is_there_to_be_published(driver: Driver):
+    """Not what was removed before there was a stream, be it the latest."""
+    term, store = await driver.term(), driver.store
+
+    async def lag() -> tuple[int, float]:
+        found = await store.stream_lag()
+        assert found is not None
+        return found.events, found.seconds
+
+    async def publish(position: int) -> int:
+        while (page := await store.changes_after(position, 3, 1 << 20)).items:
+            position = page.position
+        await store.move_mark(position, term)
+        return position
+
+    await driver.brought_to(State.DONE)
+    latest = await driver.brought_to(State.DONE)
+    await driver.delete(latest.id)
+    position = await store.begin_stream(term)
+    driver.clock.advance(2.0)
+    assert await lag() == (4 + 1, 2.0)  # the events of a job, and its queue
+    position = await publish(position)
+    assert await lag() == (0, 0.0)
+    await driver.assigned()
+    await store.pause_queue("q", True)
+    driver.clock.advance(1.0)
+    assert await lag() == (2 + 1, 1.0)
+    await publish(position)
+    assert await lag() == (0, 0.0)
+
+
+async def test_a_cancel_is_told_once(driver: Driver):
+    await driver.store.begin_stream(await driver.term())
+    flagged = await driver.running()
+    for _ in range(2):
+        assert await driver.store.request_cancel(flagged.seq)
+    told = [item for item in await driver.all_changes() if isinstance(item, CancelRequested)]
+    assert [(one.job_id, one.version) for one in told] == [(flagged.id, 3)]
+
+
+async def test_queues_come_before_jobs_that_were_there_before_the_stream(driver: Driver):
+    await driver.queue("other")
+    await driver.submit(queue="other")
+    await driver.store.begin_stream(await driver.term())
+    first, second, third = await driver.all_changes()
+    assert isinstance(first, QueueEvent)
+    assert isinstance(second, QueueEvent)
+    assert {first.queue.name, second.queue.name} == {"q", "other"}
+    assert isinstance(third, JobEvent)
+
+
+async def test_what_is_handed_back_is_not_a_retry_that_waits(driver: Driver):
+    """Although the job has a time at which it expires."""
+    assignment = await driver.assigned(ttl=60.0)
+    await driver.do(Transition.handed_back(assignment.seq, assignment.lease))
+    events = [item for item in await driver.all_changes() if isinstance(item, JobEvent)]
+    assert [item.failed for item in events if item.failed is not None] == [Failed(0)]
 
 
 async def test_a_page_has_a_size(driver: Driver):

@@ -62,6 +62,7 @@ async def test_a_new_incarnation_need_not_keep_it(open_store):
     await store.retire_worker("a", 1)
     assert await allotted(store, "b", 2) == 0
     assert await store.partition_of("b", 1) is None
+    assert await allotted(store, "b", 3) == 0  # what it had itself is free
 
 
 @pytest.mark.parametrize("how", ["silent", "by hand"])

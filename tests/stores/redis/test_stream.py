@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.job import Transition, WorkerStatus
-from jobqueue.core.store import Claim, Lag
+from jobqueue.core.store import Claim
 from jobqueue.core.stream import (
     CancelRequested,
     JobDeleted,
@@ -59,40 +59,6 @@ async def test_numbers_of_events_have_no_gaps(open_store, client):
     places = [place for place, _ in await store.events_after(0, 100)]
     assert places == list(range(1, 9))
     assert int(await client.hget("{jq}:counters", "events")) == 8
-
-
-async def test_the_lag_is_exact(open_store):
-    clock = ManualClock()
-    store = await open_store(clock=clock)
-    term = await store.lead(1, 3_600.0)
-    assert await store.stream_lag() is None
-    gone = await finish(store, 5)  # four events each
-    for job_id in gone[1:]:
-        await store.delete_job(job_id)
-    await store.begin_stream(term)
-    clock.advance(2.0)
-    assert await store.stream_lag() == Lag(4 + 1, 2.0, 0)  # and the queue
-    await publish(store, term)
-    assert await store.stream_lag() == Lag(0, 0.0, 0)
-    await accept(store, 4)
-    await store.pause_queue("q", True)
-    clock.advance(1.0)
-    assert await store.stream_lag() == Lag(5, 1.0, 0)
-    await publish(store, term)
-    assert await store.stream_lag() == Lag(0, 0.0, 0)
-
-
-async def test_a_stream_that_begins_after_the_latest_job_was_removed_is_up_to_date(open_store):
-    """Numbers of events that are gone are nothing that it lacks."""
-    store = await open_store()
-    await finish(store)
-    (latest,) = await finish(store)
-    await store.delete_job(latest)
-    term = await store.lead(1, 60.0)
-    await publish(store, term)
-    lag = await store.stream_lag()
-    assert lag is not None
-    assert lag.events == 0
 
 
 async def test_nothing_piles_up(open_store, client):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import NotFound
 from jobqueue.core.job import Queue, SubmitStatus, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Move, State
@@ -207,6 +208,13 @@ async def test_who_leads_is_a_key_that_ends_by_itself(open_store, client):
     await store.resign(first)
     assert await client.exists("{jq}:leader") == 0
     assert (await store.lead(8, 60.0)).epoch == first.epoch + 1
+
+
+@pytest.mark.req("sch:LEADER")
+async def test_a_lead_by_another_clock_is_not_ended_by_that_of_redis(open_store, client):
+    store = await open_store(clock=ManualClock())
+    await store.lead(7, 60.0)
+    assert await client.pttl("{jq}:leader") == -1
 
 
 @pytest.mark.req("sch:LEADER")
