@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
 from jobqueue.config import Settings, load
 from jobqueue.core.api import Backend
+from jobqueue.core.dispatch import Hint
 from jobqueue.core.lifecycle import TERMINAL
+from jobqueue.events.dispatch.codec import decode
 from jobqueue.topology.embedded import Embedded
 from jobqueue.topology.remote_worker import RemoteWorker
 from jobqueue.worker.registry import Registry
@@ -51,6 +54,7 @@ class System:
     def __init__(self, redis_url: str, kafka: Topics) -> None:
         self.redis_url = redis_url
         self.kafka = kafka
+        self.workers: list[RemoteWorker] = []
         self._running: list[Embedded | RemoteWorker] = []
 
     def settings(self, **more: str) -> Settings:
@@ -76,6 +80,7 @@ class System:
             registry=registry,
         )
         self._running.append(worker)
+        self.workers.append(worker)
         await worker.start()
         return worker
 
@@ -116,3 +121,66 @@ async def ended(backend: Backend, *job_ids: str, within: float = PATIENCE) -> li
         return job
 
     return list(await asyncio.gather(*map(one, job_ids)))
+
+
+class Spoken:
+    """A message of a dispatch topic, as it is there."""
+
+    def __init__(self, message: Any) -> None:
+        self.topic: str = message.topic()
+        self.partition: int = message.partition()
+        self.key: bytes = message.key()
+        self.value: bytes = message.value()
+        self.headers: list[tuple[str, bytes]] = message.headers() or []
+
+    @property
+    def event(self) -> str:
+        return dict(self.headers)["event"].decode()
+
+    @property
+    def hint(self) -> Hint:
+        return decode(self.value)
+
+
+def spoken(kafka: Topics, *topics: str) -> list[Spoken]:
+    """Everything in these topics so far. Blocking."""
+    told = {"bootstrap.servers": kafka.bootstrap, "group.id": kafka.name("reader")}
+    consumer = Consumer({**told, "fetch.wait.max.ms": 10})
+    try:
+        places, left = [], 0
+        for topic in map(kafka.name, topics):
+            for number in consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions:
+                places.append(TopicPartition(topic, number, OFFSET_BEGINNING))
+                left += _end_of(consumer, places[-1])
+        consumer.assign(places)
+        found: list[Spoken] = []
+        while len(found) < left:
+            message = consumer.poll(PATIENCE)
+            assert message is not None
+            assert message.error() is None, message.error()
+            found.append(Spoken(message))
+        return found
+    finally:
+        consumer.close()
+
+
+def _end_of(consumer: Consumer, place: TopicPartition) -> int:
+    """A topic that was just made has no leader for a moment."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(place, timeout=PATIENCE)[1])
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def say_again(kafka: Topics, messages: Sequence[Spoken]) -> None:
+    """As a producer does that did not hear of its success. Blocking."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for one in messages:
+        producer.produce(
+            one.topic, one.value, one.key, partition=one.partition, headers=one.headers
+        )
+    assert producer.flush(PATIENCE) == 0
