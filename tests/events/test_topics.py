@@ -72,7 +72,8 @@ def test_each_event_has_its_topic_and_its_name(
     assert (found, key, partition, name) == (topic, b"job" if job else b"w", -1, event)
     assert hint.kind is HintKind(event)
     assert (hint.job_id, hint.worker_id) == ("job" if job else "", "w")
-    assert hint.final is (job and item.event.to_state is State.DEAD_LETTERED)
+    final = isinstance(item, JobEvent) and item.event.to_state is State.DEAD_LETTERED
+    assert hint.final is final
 
 
 @pytest.mark.req("sch:TOPICS")

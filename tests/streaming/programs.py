@@ -45,9 +45,7 @@ class Programs:
 
     def worker(self, worker_id: str, concurrency: int = 4) -> processes.Service:
         told = {"JQ_WORKER_ID": worker_id, "JQ_WORKER_CONCURRENCY": str(concurrency)}
-        started = self._start("worker", {**told, "JQ_WORKER_APP": APP})
-        started.line("ready")
-        return started
+        return self._start("worker", {**told, "JQ_WORKER_APP": APP})
 
     def _start(self, module: str, more: Mapping[str, str]) -> processes.Service:
         path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
@@ -73,16 +71,14 @@ class Programs:
         self.accepted += made
         return made
 
-    async def status(self, http: httpx.AsyncClient, job_id: str) -> str:
-        return str((await http.get(f"/jobs/{job_id}")).json()["status"])
-
     async def all_are(self, http: httpx.AsyncClient, status: str, *job_ids: str) -> None:
-        for job_id in job_ids or self.accepted:
+        wanted = set(job_ids or self.accepted)
 
-            async def reached(job_id: str = job_id) -> bool:
-                return await self.status(http, job_id) == status
+        async def reached() -> bool:
+            found = (await http.get("/jobs", params={"status": status, "limit": 100})).json()
+            return wanted <= {one["job_id"] for one in found["jobs"]}
 
-            await until(reached, f"{job_id} is {status}", within=60.0)
+        await until(reached, f"{len(wanted)} jobs are {status}", within=60.0)
 
     # -- what the run left behind --------------------------------------------------------------
 

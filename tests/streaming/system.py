@@ -131,11 +131,13 @@ class Spoken:
         self.partition: int = message.partition()
         self.key: bytes = message.key()
         self.value: bytes = message.value()
-        self.headers: list[tuple[str, bytes]] = message.headers() or []
+        self.headers: list[tuple[str, str | bytes | None]] = message.headers() or []
 
     @property
     def event(self) -> str:
-        return dict(self.headers)["event"].decode()
+        name = dict(self.headers)["event"]
+        assert isinstance(name, bytes)
+        return name.decode()
 
     @property
     def hint(self) -> Hint:
