@@ -128,8 +128,8 @@ class Engine(OperatorCalls):
         if self._settings.dispatch is not Dispatch.ELSEWHERE:
             self._scheduler.start()
             self._sweeper.start()
-            if self._stream is not None:
-                self._stream.start(self._store, self._leads_under)
+        if self._stream is not None:  # without a term it only tells how far another one is
+            self._stream.start(self._store, self._leads_under)
         if self._roster is not None:
             self._roster.start(self._scheduler)
             if self._hints is not None:

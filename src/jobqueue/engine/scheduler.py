@@ -36,7 +36,8 @@ class Scheduler:
         claim: Callable[[Sequence[Claim]], Awaitable[list[Assignment]]] | None = None,
     ) -> None:
         self._store = store
-        self._claim = claim  # None: as the store does
+        # For workers that are not connected here; None: as the store does, for those that are.
+        self._claim = claim
         self._settings = settings
         self._observer = observer
         self._news = 1
@@ -136,7 +137,7 @@ class Scheduler:
                 else:
                     self._dry[scope] = self._news
         orphans = self.sessions.settle(plan, assigned)
-        if orphans:
+        if orphans and self._claim is None:  # else the worker hears of them, or is found lost
             self._hand_back(orphans)
         if assigned:
             by_queue: dict[str, int] = {}

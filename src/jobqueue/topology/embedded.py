@@ -59,13 +59,12 @@ class Embedded:
             pool_size=settings.db.pool_size,
             partitions=stream.partitions(settings),
         )
-        leads = self._dispatch is not Dispatch.ELSEWHERE
         assigns = self._dispatch is Dispatch.ROSTER
         self._engine = Engine(
             self._store,
             options.engine(settings, self._dispatch),
             observer=self.metrics,
-            stream=stream.runner(settings, self.metrics) if leads else None,
+            stream=stream.runner(settings, self.metrics),
             hints=stream.scheduler_hints(settings) if assigns else None,
         )
         self._periodic = options.periodic(settings, self._registry, self._engine)

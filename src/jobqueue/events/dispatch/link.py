@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 
@@ -139,11 +140,14 @@ class KafkaLink:
                 raise
         while self._told and (self._free or self._drained):
             limit = _AT_ONCE if self._drained else min(self._free, _AT_ONCE)
-            asked = dict(list(self._told.items())[:limit])
-            await self._ask(asked)
-            for job_id, attempt in asked.items():
-                if self._told.get(job_id) == attempt:
-                    del self._told[job_id]
+            asked = dict(itertools.islice(self._told.items(), limit))
+            for job_id in asked:
+                del self._told[job_id]
+            try:
+                await self._ask(asked)
+            except BaseException:
+                self._told = asked | self._told  # an attempt that was heard of since is later
+                raise
 
     async def _ask(self, asked: dict[str, int] | None) -> None:
         """Deliver what stands of these attempts, or of all.

@@ -18,7 +18,7 @@ import confluent_kafka
 from jobqueue.core.dispatch import Hint
 from jobqueue.events.codec import UnknownRecord
 from jobqueue.events.dispatch.codec import decode
-from jobqueue.events.kafka import KafkaSettings, said
+from jobqueue.events.kafka import KafkaSettings
 
 _log = logging.getLogger("jobqueue.events.dispatch")
 _POLL = 0.1
@@ -44,12 +44,7 @@ class HintReader:
         self._placed = placed or _nothing
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._why = ""
-
-    @property
-    def trouble(self) -> str:
-        """What keeps it from reading; empty: nothing known."""
-        return self._why
+        self._failing = False
 
     def start(self, heard: Callable[[Sequence[Hint]], None]) -> None:
         """See ``HintSource.start``."""
@@ -68,7 +63,23 @@ class HintReader:
     # -- in the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
-        consumer: Any = confluent_kafka.Consumer(
+        while not self._ended.is_set():
+            consumer = self._consumer()
+            try:
+                while not self._ended.is_set() and not self._place(consumer):
+                    self._ended.wait(_AGAIN)
+                while not self._ended.is_set():
+                    self._read(consumer)
+            except confluent_kafka.KafkaException as error:
+                self._failed(error.args[0])
+            except Exception:
+                _log.exception("reading hints failed")
+            finally:
+                consumer.close()
+            self._ended.wait(_AGAIN)
+
+    def _consumer(self) -> Any:
+        return confluent_kafka.Consumer(
             {
                 **self._settings.client(),
                 "group.id": "jobqueue-hints",  # asked for, and not used: nothing is committed
@@ -80,15 +91,6 @@ class HintReader:
                 "error_cb": self._failed,
             }
         )
-        try:
-            while not self._ended.is_set() and not self._place(consumer):
-                self._ended.wait(_AGAIN)
-            while not self._ended.is_set():
-                self._read(consumer)
-        except Exception:
-            _log.exception("hints are not read any more; the store is looked at instead")
-        finally:
-            consumer.close()
 
     def _place(self, consumer: Any) -> bool:
         """Go to the end; False: the topics are not there yet, or Kafka is not."""
@@ -105,10 +107,10 @@ class HintReader:
                     _, place.offset = consumer.get_watermark_offsets(place, timeout=_ASK)
                     places.append(place)
         except confluent_kafka.KafkaException as error:
-            self._why = said(error)
+            self._failed(error.args[0])
             return False
         consumer.assign(places)
-        self._why = ""
+        self._recovered()
         self._call(self._placed)
         return True
 
@@ -126,12 +128,21 @@ class HintReader:
             except UnknownRecord as error:
                 _log.warning("topic %s: %s", message.topic(), error)
         if hints:
-            self._why = ""
+            self._recovered()
             self._call(self._heard, hints)
 
     def _failed(self, error: Any) -> None:
-        self._why = error.str()
-        _log.debug("Kafka: %s", error)
+        if not self._failing:
+            self._failing = True
+            where = self._settings.bootstrap
+            _log.warning(
+                "Kafka at %s: %s; the store is looked at by itself, later", where, error.str()
+            )
+
+    def _recovered(self) -> None:
+        if self._failing:
+            self._failing = False
+            _log.info("Kafka at %s is heard again", self._settings.bootstrap)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
