@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -23,10 +24,9 @@ from tests.services.topics import Topics
 from tests.streaming.system import TOPICS
 
 
-def planned(environ: dict[str, str] | None = None, **more: object) -> Layout:
-    flags = more.get("flags", {})
-    settings = load(environ=environ or {}, flags=flags).settings  # type: ignore[arg-type]
-    return LAYOUTS["streaming"](Plan(Path("fleet"), settings, **more))  # type: ignore[arg-type]
+def planned(environ: dict[str, str] | None = None, **more: Any) -> Layout:
+    settings = load(environ=environ or {}, flags=more.get("flags", {})).settings
+    return LAYOUTS["streaming"](Plan(Path("fleet"), settings, **more))
 
 
 def test_the_processes_and_what_they_are_told() -> None:
@@ -71,7 +71,7 @@ def test_named_services_are_used() -> None:
         ({"flags": {"http.enabled": "false"}}, "http.enabled"),
     ],
 )
-def test_what_does_not_apply_is_refused(wish: dict[str, object], field: str) -> None:
+def test_what_does_not_apply_is_refused(wish: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         planned(**wish)
     assert refused.value.field == field
@@ -79,9 +79,10 @@ def test_what_does_not_apply_is_refused(wish: dict[str, object], field: str) -> 
 
 @pytest.mark.parametrize("other", ["embedded", "replicated", "microservices", "nodes"])
 def test_the_others_have_no_schedulers_and_no_kafka(other: str) -> None:
-    for wish in ({"schedulers": 2}, {"kafka": "k:1"}):
+    wishes: list[dict[str, Any]] = [{"schedulers": 2}, {"kafka": "k:1"}]
+    for wish in wishes:
         with pytest.raises(InvalidArgument, match="`up streaming` takes it"):
-            LAYOUTS[other](Plan(Path("fleet"), load().settings, **wish))  # type: ignore[arg-type]
+            LAYOUTS[other](Plan(Path("fleet"), load().settings, **wish))
 
 
 @pytest.fixture
@@ -108,7 +109,9 @@ def test_it_works_and_goes_on_without_its_leader(home: Home, kafka: Topics) -> N
     with redis.Redis.from_url(f"redis://{home.process('redis')['address']}") as client:
         assert client.config_get("append*")["appendfsync"] == "always"
     (http,) = up["http"]
-    (grpc,) = up["grpc"]
+    status = home.json("--server", up["grpc"][0], "status")
+    assert status["connectivity"]["kafka"].startswith("ok")
+    assert status["active_workers"] == 1
 
     def done(count: int) -> None:
         for _ in range(count):
@@ -117,8 +120,8 @@ def test_it_works_and_goes_on_without_its_leader(home: Home, kafka: Topics) -> N
             assert made.status_code == 202, made.text
 
     def succeeded() -> int:
-        (queue,) = home.json("--server", grpc, "queue", "list")["queues"]
-        return int(queue["depth"]["DONE"])
+        found = httpx.get(f"{http}/queues/default", trust_env=False).json()
+        return int(found["depth"]["DONE"])
 
     done(5)
     ups.wait(lambda: succeeded() == 5, "five jobs are done")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 
 import httpx
 import pytest
 
+from jobqueue.core.dispatch import Hint
 from jobqueue.core.errors import Conflict
 from jobqueue.core.job import JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.topology.embedded import Embedded
 from tests.api.public.hand import Hand
 from tests.streaming.system import System, client, ended, say_again, spoken, until
@@ -175,3 +178,42 @@ async def test_one_process_may_do_it_all(system: System) -> None:
     both = await system.server("all", **{"worker.concurrency": "2"})
     jobs = await submit(both, 5)
     assert {job.state for job in await ended(both.backend, *jobs)} == {State.DONE}
+
+
+@pytest.mark.req("sch:LOOP", "sch:WORKER")
+async def test_an_assignment_that_was_not_heard_is_told_again(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through Kafka: this worker's heartbeats are too rare to find it."""
+    lost: list[Hint] = []
+    told: list[Hint] = []
+    real = KafkaLink.heard
+
+    def heard(link: KafkaLink, hints: Sequence[Hint]) -> None:
+        if lost:
+            told.extend(hints)
+            real(link, hints)
+        else:
+            lost.extend(hints)
+
+    looks: list[KafkaLink] = []  # at its start, and when Kafka is listened to
+    look = KafkaLink.look
+
+    def note(link: KafkaLink) -> None:
+        looks.append(link)
+        look(link)
+
+    async def listening() -> bool:
+        return len(looks) == 2
+
+    monkeypatch.setattr(KafkaLink, "heard", heard)
+    monkeypatch.setattr(KafkaLink, "look", note)
+    api = await system.server("api")
+    await system.server("scheduler", **{"kafka.resend_after": "0.5"})
+    await system.worker(more={"worker.heartbeat_interval": "60", "worker.heartbeat_timeout": "90"})
+    await until(listening, "it listens to Kafka")
+    (job_id,) = await submit(api)
+    (job,) = await ended(api.backend, job_id)
+    assert job.attempt == 1
+    assert {one.job_id for one in lost} == {one.job_id for one in told} == {job_id}
+    assert lost[0].event_id != told[0].event_id

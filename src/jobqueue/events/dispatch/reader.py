@@ -26,6 +26,7 @@ _AT_ONCE = 1_000
 _ASK = 5.0
 _AGAIN = 0.5
 _GOODBYE = 5.0
+_PATIENT_TRIES = 3  # partitions of a new topic have no leader at first
 
 
 class HintReader:
@@ -45,6 +46,7 @@ class HintReader:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._failing = False
+        self._tries = 0
 
     def start(self, heard: Callable[[Sequence[Hint]], None]) -> None:
         """See ``HintSource.start``."""
@@ -107,7 +109,9 @@ class HintReader:
                     _, place.offset = consumer.get_watermark_offsets(place, timeout=_ASK)
                     places.append(place)
         except confluent_kafka.KafkaException as error:
-            self._failed(error.args[0])
+            tries, self._tries = self._tries, self._tries + 1
+            if tries >= _PATIENT_TRIES:
+                self._failed(error.args[0])
             return False
         consumer.assign(places)
         self._recovered()
