@@ -108,7 +108,7 @@ async def test_a_leader_that_does_not_know_that_it_is_none_assigns_nothing(
         refused: list[object] = []
         real = leader.backend.store.claim  # type: ignore[attr-defined]
 
-        async def claim(claims: object, *, term: Term) -> object:
+        async def claim(claims: object, *, term: Term | None = None) -> object:
             assert term == old
             try:
                 return await real(claims, term=term)

@@ -138,10 +138,13 @@ async def test_a_hint_brings_the_job_once(bench: Bench) -> None:
 async def test_old_hints_and_those_of_others_bring_nothing(bench: Bench) -> None:
     bench.hand.link.grant(10)
     (job,) = await bench.assign()
-    bench.tell(job, attempt=7)
     bench.tell(job, incarnation=bench.incarnation + 1)
+    await bench.settled()
     bench.tell(job, worker_id="another")  # workers may share a partition
+    await bench.settled()
     bench.said.heard([Hint(HintKind.JOB_STARTED, "event", 0.0, job.id, worker_id="hand")])
+    await bench.settled()
+    bench.tell(job, attempt=7)
     await bench.settled()
     assert bench.observer.dropped == 2
     await bench.other.apply([Transition.handed_back(job.seq, job.lease)])
@@ -190,6 +193,7 @@ async def test_a_lease_that_runs_without_the_worker_is_lost_after_two_heartbeats
     await hand.start(await hand.take())
     await asyncio.to_thread(hand.link.pulse, [], (), False)  # the loop was blocked: says nothing
     await asyncio.to_thread(hand.link.pulse, [])
+    await bench.settled()
     assert await bench.state(job) is State.RUNNING
     await asyncio.to_thread(hand.link.pulse, [])
 
