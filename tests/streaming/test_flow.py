@@ -209,8 +209,9 @@ async def test_an_assignment_that_was_not_heard_is_told_again(
     monkeypatch.setattr(KafkaLink, "heard", heard)
     monkeypatch.setattr(KafkaLink, "look", note)
     api = await system.server("api")
-    await system.server("scheduler", **{"kafka.resend_after": "0.5"})
-    await system.worker(more={"worker.heartbeat_interval": "60", "worker.heartbeat_timeout": "90"})
+    rare = {"worker.heartbeat_interval": "60", "worker.heartbeat_timeout": "90"}
+    await system.server("scheduler", **{"kafka.resend_after": "0.5"}, **rare)
+    await system.worker(more=rare)
     await until(listening, "it listens to Kafka")
     (job_id,) = await submit(api)
     (job,) = await ended(api.backend, job_id)
