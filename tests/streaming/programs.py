@@ -19,6 +19,7 @@ from tests.history.checker import Evidence, Run
 from tests.services.topics import Topics
 from tests.streaming.system import PATIENCE, flags, until
 
+START = 60.0  # of several programs at once
 APP = "tests.faults.ledger_app:app"
 
 
@@ -40,7 +41,7 @@ class Programs:
 
     def api(self) -> processes.Service:
         started = self.server("api")
-        self._url = started.line("ready")["http"]
+        self._url = started.line("ready", START)["http"]
         return started
 
     def worker(self, worker_id: str, concurrency: int = 4) -> processes.Service:
@@ -109,4 +110,4 @@ class Programs:
 
 async def line(program: processes.Service, beginning: str) -> None:
     """Wait for what it says, while the loop goes on."""
-    await asyncio.to_thread(program.line, beginning, PATIENCE)
+    await asyncio.to_thread(program.line, beginning, START)

@@ -14,7 +14,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from jobqueue.core.api import Inbox
 from jobqueue.core.dispatch import DispatchStore, Hint, HintKind, HintSource
@@ -72,8 +73,8 @@ class KafkaLink:
         self._spawn(self._run())
         self.look()
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = self._loop.create_task(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

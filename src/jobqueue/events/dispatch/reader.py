@@ -23,7 +23,7 @@ from jobqueue.events.kafka import KafkaSettings
 _log = logging.getLogger("jobqueue.events.dispatch")
 _POLL = 0.1
 _AT_ONCE = 1_000
-_ASK = 5.0
+_ASK = 2.0
 _AGAIN = 0.5
 _GOODBYE = 5.0
 _PATIENT_TRIES = 3  # partitions of a new topic have no leader at first
