@@ -85,8 +85,30 @@ class KafkaSettings(Section):
         "job.dead-lettered", "Topic that dead letters are published to as well."
     )
     topic_queues: Topic = setting("jq.queue-events", "Topic of changes of queues.")
-    topic_workers: Topic = setting(
-        "worker-events", "Topic of workers that come and are lost, of a store on Redis."
+    dispatch: bool = setting(
+        False,
+        "Workers hear of their jobs by Kafka, from whichever jq-server leads, instead of connecting"
+        " to one: the streaming topology. Needs a store in Redis.",
+    )
+    topic_requests: Topic = setting("job-requests", "Dispatch: topic of jobs to be assigned.")
+    topic_assignments: Topic = setting(
+        "job-assignments", "Dispatch: topic of assignments, with a partition for each worker."
+    )
+    topic_results: Topic = setting("job-results", "Dispatch: topic of what became of attempts.")
+    topic_workers: Topic = setting("worker-events", "Dispatch: topic of workers that come or die.")
+    assignment_partitions: Int = setting(
+        64,
+        "Dispatch: partitions of the assignments; with more workers than that some share one.",
+        "partitions",
+        ge=1,
+        le=10_000,
+    )
+    resend_after: Seconds = setting(
+        5.0,
+        "Dispatch: an assignment that was not started for so long is told again.",
+        "s",
+        gt=0,
+        le=_DAY,
     )
     partitions: Int = setting(
         6, "Partitions of a topic that jq-server creates.", "partitions", ge=1, le=1_000
@@ -226,6 +248,11 @@ class CronSection(Section):
 
 
 class ServerSection(Section):
+    role: Literal["all", "api", "scheduler"] = setting(
+        "all",
+        "With `kafka.dispatch`, what this process does: `api` answers HTTP and gRPC, `scheduler`"
+        " stands for the lead, assigns and publishes, `all` does both.",
+    )
     shutdown_timeout: Seconds = setting(
         30.0, "Time a stopping jq-server gives to requests and jobs.", "s", ge=0, le=_DAY
     )
@@ -244,10 +271,11 @@ class LogSection(Section):
 class Settings(Section):
     """Everything that can be set."""
 
-    profile: Literal["default", "producer"] = setting(
+    profile: Literal["default", "producer", "streaming"] = setting(
         "default",
         "A set of defaults: `producer` bounds queues at 100 jobs, retries after 1 to 10 s, runs 5"
-        " jobs at once and answers HTTP in the producer vocabulary.",
+        " jobs at once and answers HTTP in the producer vocabulary; `streaming` dispatches by"
+        " Kafka, retries after 1, 2, 4 and 8 s and answers HTTP in the scheduler vocabulary.",
     )
     db: DbSettings = Field(default_factory=DbSettings)
     redis: RedisSettings = Field(default_factory=RedisSettings)
@@ -272,6 +300,13 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
         "queue.retry_profile": "producer",
         "http.view": "producer",
         "worker.concurrency": 5,
+    },
+    "streaming": {
+        "kafka.dispatch": True,
+        "queue.retry_profile": "scheduler",
+        "http.view": "scheduler",
+        "worker.heartbeat_interval": 5.0,
+        "worker.heartbeat_timeout": 30.0,
     },
 }
 

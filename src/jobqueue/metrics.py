@@ -135,6 +135,10 @@ class Metrics(Collector):
         self._assigned = _Counter("jq_scheduler_jobs_assigned", "Jobs handed out.", ("queue",))
         self._kafka = _Counter("jq_kafka_publish_errors", "Events Kafka did not take.", ("topic",))
         self._published = _Counter("jq_kafka_published", "Records that Kafka took.", ("topic",))
+        self._dropped = _Counter(
+            "jq_kafka_hints_dropped", "Assignments heard of twice or too late, and dropped.", ()
+        )
+        self._dropped.add((), 0)  # without labels it is there from the start
         self._lag: Lag | None = None  # None: another server publishes, or nobody
         self._redis_errors = _Counter(
             "jq_redis_errors", "Redis calls without a useful answer.", ("error",)
@@ -204,6 +208,11 @@ class Metrics(Collector):
         """How far the event stream is behind."""
         self._lag = lag
 
+    def hints_dropped(self, count: int) -> None:
+        """Hints came twice, or too late."""
+        with self._lock:
+            self._dropped.add((), count)
+
     # -- the faces -------------------------------------------------------------------------
 
     def on_call(self, method: str, status_code: str, seconds: float) -> None:
@@ -227,6 +236,7 @@ class Metrics(Collector):
                 self._assigned.family(),
                 self._kafka.family(),
                 self._published.family(),
+                self._dropped.family(),
                 self._query.family(),
                 self._redis.family(),
                 self._redis_errors.family(),

@@ -32,6 +32,25 @@ async def test_the_lead_is_renewed_and_kept():
         await leadership.stop()
 
 
+@pytest.mark.req("sch:LEADER")
+async def test_a_lead_that_ran_out_is_taken_soon_however_long_it_was():
+    """Who stands by does not wait for a third of a time to live."""
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    assert await store.lead(1, 60.0) is not None
+    leadership = Leadership(Unreliable(store), 60.0, lambda: None)
+    leadership.start()
+    try:
+        await asyncio.sleep(0.3)  # it has asked, in vain
+        assert leadership.term is None
+        clock.advance(60.1)
+        async with asyncio.timeout(10):
+            while leadership.term is None:
+                await asyncio.sleep(0.01)
+    finally:
+        await leadership.stop()
+
+
 async def test_any_error_steps_down_until_the_lead_is_renewed():
     store = Unreliable(MemoryStore(clock=ManualClock()))
     failures = 0

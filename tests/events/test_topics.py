@@ -1,44 +1,136 @@
-"""Which record goes to which topic."""
+"""Which record goes to which topic, and which hints go with it."""
 
 from __future__ import annotations
 
 import pytest
 
-from jobqueue.config import Settings
+from jobqueue.config import load
+from jobqueue.core.dispatch import Hint, HintKind
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import Event
+from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.rebuild import World
-from jobqueue.core.stream import AssignmentRepeated, Route, WorkerChange, WorkerEvent
-from jobqueue.events.codec import decode, encode
+from jobqueue.core.stream import AssignmentRepeated, JobEvent, Route, WorkerChange, WorkerEvent
+from jobqueue.events.codec import UnknownRecord
+from jobqueue.events.dispatch.codec import decode, encode
+from jobqueue.events.dispatch.topics import DispatchTopics
+from jobqueue.events.publisher import Message
 from jobqueue.events.topics import Topics
 from jobqueue.topology import stream
 
-CAME = WorkerEvent(WorkerChange.REGISTERED, "w", 2**63 - 1, 12.5)
-AGAIN = AssignmentRepeated("job", "q", 1, 1, "w", Route(3, 7), 12.5)
+LARGEST = 2**63 - 1
+CAME = WorkerEvent(WorkerChange.REGISTERED, "w", LARGEST, 12.5)
+AGAIN = AssignmentRepeated("job", "q", 1, 2, "w", Route(3, LARGEST), 12.5)
+TOPICS = Topics(dispatch=DispatchTopics())
 
 
-def test_workers_are_told_of_where_a_topic_is_named():
-    assert Topics().messages(CAME) == []
-    (message,) = Topics(workers="workers").messages(CAME)
-    assert (message.topic, message.key, message.event_id) == ("workers", b"w", CAME.event_id)
-    assert decode(message.value) == CAME
+def moved(before: State | None, after: State, route: Route | None = None) -> JobEvent:
+    reason = Reason.SUBMITTED  # no hint depends on it
+    return JobEvent(Event("job", 4, before, after, reason, 12.5, 2, "w", "", "q"), route=route)
 
 
-def test_a_hint_is_never_published():
-    assert Topics(workers="workers").messages(AGAIN) == []
-    with pytest.raises(TypeError, match="AssignmentRepeated is a hint"):
-        encode(AGAIN)
+def hints(messages: list[Message]) -> list[tuple[str, bytes, int, str, Hint]]:
+    """Those that are no record: topic, key, partition, header, and what it says."""
+    found = []
+    for message in messages:
+        if message.headers is not None:
+            ((name, value),) = message.headers
+            assert name == "event"
+            hint = decode(message.value)
+            assert hint.event_id == message.event_id
+            found.append((message.topic, message.key, message.partition, value.decode(), hint))
+    return found
 
 
-def test_nothing_is_rebuilt_from_either():
+def test_nothing_is_rebuilt_from_hints_and_without_a_dispatch_none_is_published():
     world = World()
-    assert not world.add(CAME)
-    assert not world.add(AGAIN)
+    for item in (CAME, AGAIN):
+        assert not world.add(item)
+        assert Topics().messages(item) == []
     assert world == World()
 
 
+@pytest.mark.req("sch:TOPICS")
 @pytest.mark.parametrize(
-    ("url", "made"), [("redis://r:1/0", True), ("rediss://r:1/0", True), ("memory://", False)]
+    ("item", "topic", "event"),
+    [
+        (moved(None, State.PENDING), "job-requests", "JobCreated"),
+        (moved(State.FAILED, State.PENDING), "job-requests", "JobRequeued"),
+        (moved(State.ASSIGNED, State.RUNNING), "job-results", "JobStarted"),
+        (moved(State.RUNNING, State.DONE), "job-results", "JobCompleted"),
+        (moved(State.RUNNING, State.FAILED), "job-results", "JobFailed"),
+        (moved(State.FAILED, State.DEAD_LETTERED), "job-results", "JobFailed"),
+        (CAME, "worker-events", "WorkerRegistered"),
+        (WorkerEvent(WorkerChange.DEAD, "w", 1, 2.0), "worker-events", "WorkerDead"),
+    ],
 )
-def test_only_a_store_on_redis_has_a_topic_of_workers(url: str, made: bool):
-    """Others would get one that stays empty."""
-    settings = Settings.model_validate({"db": {"url": url}, "kafka": {"topic_workers": "named"}})
-    assert ("named" in stream.topics(settings).all) is made
+def test_each_event_has_its_topic_and_its_name(
+    item: JobEvent | WorkerEvent, topic: str, event: str
+):
+    ((found, key, partition, name, hint),) = hints(TOPICS.messages(item))
+    job = isinstance(item, JobEvent)
+    assert (found, key, partition, name) == (topic, b"job" if job else b"w", -1, event)
+    assert hint.kind is HintKind(event)
+    assert (hint.job_id, hint.worker_id) == ("job" if job else "", "w")
+    final = isinstance(item, JobEvent) and item.event.to_state is State.DEAD_LETTERED
+    assert hint.final is final
+
+
+@pytest.mark.req("sch:TOPICS")
+def test_an_assignment_goes_to_the_partition_of_its_worker():
+    assigned = moved(State.PENDING, State.ASSIGNED, Route(3, LARGEST))
+    for item in (assigned, AGAIN):
+        ((topic, key, partition, event, hint),) = hints(TOPICS.messages(item))
+        assert (topic, key, partition, event) == ("job-assignments", b"w", 3, "JobAssigned")
+        assert (hint.job_id, hint.attempt) == ("job", 2)
+        assert (hint.worker_id, hint.incarnation) == ("w", LARGEST)
+    # One whose worker is connected to a server is told there.
+    assert hints(TOPICS.messages(moved(State.PENDING, State.ASSIGNED))) == []
+
+
+def test_the_record_is_the_same_with_and_without_hints():
+    assert [one for one in TOPICS.messages(moved(None, State.PENDING)) if not one.headers] == (
+        Topics().messages(moved(None, State.PENDING))
+    )
+
+
+def test_what_is_no_hint_is_told_apart():
+    hint = Hint(HintKind.JOB_FAILED, "id", 0.1, "job", "q", 3, "w", LARGEST, True)
+    assert decode(encode(hint)) == hint
+    for data in (b"\xff\xff", b""):
+        with pytest.raises(UnknownRecord):
+            decode(data)
+
+
+@pytest.mark.parametrize(
+    ("flags", "field", "words"),
+    [
+        ({"kafka.dispatch": "true", "kafka.bootstrap": "k:1"}, "kafka.dispatch", "db.url must be"),
+        ({"kafka.dispatch": "true", "db.url": "redis://r:1"}, "kafka.dispatch", "kafka.bootstrap"),
+        (
+            {
+                "kafka.dispatch": "true",
+                "db.url": "redis://r:1",
+                "kafka.bootstrap": "k:1",
+                "kafka.topic_results": "job-requests",
+            },
+            "kafka.dispatch",
+            "'job-requests'",
+        ),
+        ({"server.role": "api"}, "server.role", "kafka.dispatch"),
+        ({"server.role": "scheduler"}, "server.role", "kafka.dispatch"),
+    ],
+)
+def test_a_dispatch_that_lacks_something_is_refused(flags: dict[str, str], field: str, words: str):
+    settings = load(flags=flags).settings
+    with pytest.raises(InvalidArgument) as refused:
+        stream.check_dispatch(settings, settings.db.url, "db.url")
+    assert refused.value.field == field
+    assert words in refused.value.message
+
+
+def test_the_profile_of_the_streaming_topology():
+    settings = load(flags={"profile": "streaming"}).settings
+    assert settings.kafka.dispatch
+    assert (settings.http.view, settings.queue.retry_profile) == ("scheduler", "scheduler")
+    assert (settings.worker.heartbeat_interval, settings.worker.heartbeat_timeout) == (5.0, 30.0)

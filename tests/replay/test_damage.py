@@ -20,9 +20,8 @@ from jobqueue.core.stream import (
     JobEvent,
     QueueChange,
     QueueEvent,
-    StreamItem,
 )
-from jobqueue.events.codec import encode
+from jobqueue.events.codec import RecordItem, encode
 from jobqueue.events.kafka import KafkaPublisher
 from jobqueue.events.record import Raw
 from jobqueue.events.replay import Replay
@@ -63,7 +62,7 @@ MADE = queue(QueueChange.CREATED, 1)
 class Written:
     """A record as if it had been read from Kafka."""
 
-    def __init__(self, *items: StreamItem | bytes) -> None:
+    def __init__(self, *items: RecordItem | bytes) -> None:
         self.cut_off: dict[str, str] = {}
         self._items = items
 
@@ -74,7 +73,7 @@ class Written:
             yield [Raw("jobs", 0, offset, key, value)]
 
 
-def read(*items: StreamItem | bytes) -> Replay:
+def read(*items: RecordItem | bytes) -> Replay:
     found = Replay()
     found.read(Written(*items), lambda count: None)  # type: ignore[arg-type]
     return found
@@ -138,7 +137,7 @@ async def test_a_topic_without_its_beginning(kafka: OwnTopics):
     stream = Stream(kafka)
     publisher = KafkaPublisher(stream.settings)
     await publisher.open()
-    items: list[StreamItem] = [MADE, *story("early", 1)]
+    items: list[RecordItem] = [MADE, *story("early", 1)]
     for item in items:
         await publisher.send(stream.topics.messages(item))
     await publisher.close()

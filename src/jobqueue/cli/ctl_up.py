@@ -30,6 +30,7 @@ EXAMPLES = examples(
     "jq-ctl up replicated --servers 2 --workers 4 --app tasks:app",
     "jq-ctl up replicated --detach --folder ./fleet --port-base 7000",
     "JQ_DB_URL=postgresql://jq:secret@db/jq jq-ctl up replicated --redis redis://cache:6379",
+    "jq-ctl up streaming --workers 4 --app tasks:app",
     "jq-ctl up microservices --port-base 50051",
     "jq-ctl up nodes --nodes 6 --detach",
     "jq-ctl up embedded --set queue.max_retries=5 --set http.port=8080",
@@ -67,6 +68,12 @@ def up(
     workers: Annotated[
         int | None, typer.Option(help="How many jq-worker. Default: 2.", show_default=False)
     ] = None,
+    schedulers: Annotated[
+        int | None,
+        typer.Option(
+            help="How many schedulers, of which one leads. Default: 2.", show_default=False
+        ),
+    ] = None,
     nodes: Annotated[
         int | None, typer.Option(help="How many nodes. Default: 6.", show_default=False)
     ] = None,
@@ -91,6 +98,10 @@ def up(
     redis: Annotated[
         str | None,
         typer.Option(metavar="URL", help="The same for Redis; or JQ_REDIS_URL."),
+    ] = None,
+    kafka: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The same for Kafka; or JQ_KAFKA_BOOTSTRAP."),
     ] = None,
     folder: FolderOption = None,
     port_base: Annotated[
@@ -138,6 +149,8 @@ def up(
         workers=workers,
         postgres=postgres,
         redis=redis,
+        kafka=kafka,
+        schedulers=schedulers,
         nodes=nodes,
     )
     layout = wiring(plan)

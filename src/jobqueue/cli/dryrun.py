@@ -104,9 +104,10 @@ async def _redis(settings: Settings) -> Check:
 async def _kafka(settings: Settings) -> Check:
     from jobqueue.topology import stream
 
-    if not settings.kafka.bootstrap:
-        return "kafka", NOT_CONFIGURED, ""
     try:
+        stream.check_dispatch(settings, settings.db.url, "db.url")
+        if not settings.kafka.bootstrap:
+            return "kafka", NOT_CONFIGURED, ""
         found = await stream.check(settings, _TIMEOUT)
     except JobQueueError as error:
         return "kafka", FAILING, redact(error.message)

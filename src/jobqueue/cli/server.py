@@ -60,8 +60,11 @@ def serve(
         str | None,
         typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="Task handlers for the pool."),
     ] = None,
+    role: Annotated[
+        str | None, typer.Option(help="With kafka.dispatch: all, api or scheduler.")
+    ] = None,
     profile: Annotated[
-        str | None, typer.Option(help="A set of defaults: default or producer.")
+        str | None, typer.Option(help="A set of defaults: default, producer or streaming.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="json or text.")] = None,
@@ -87,6 +90,7 @@ def serve(
         "worker.concurrency": worker_concurrency,
         "worker.queues": worker_queues,
         "worker.app": app_reference,
+        "server.role": role,
         "profile": profile,
         "log.level": log_level,
         "log.format": log_format,

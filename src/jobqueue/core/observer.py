@@ -54,6 +54,10 @@ class Observer(Protocol):
         """How far the event stream is behind; None: it is not this server that publishes."""
         ...
 
+    def hints_dropped(self, count: int) -> None:
+        """Hints came twice, or too late: the store said so."""
+        ...
+
 
 class Deaf:
     """An observer that ignores everything."""
@@ -86,4 +90,7 @@ class Deaf:
         """Ignore."""
 
     def stream_lag(self, lag: Lag | None) -> None:
+        """Ignore."""
+
+    def hints_dropped(self, count: int) -> None:
         """Ignore."""

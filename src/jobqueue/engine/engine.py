@@ -7,9 +7,11 @@ import dataclasses
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
+from typing import cast
 
 from jobqueue.core.api import Inbox, Link
 from jobqueue.core.clock import Clock, SystemClock
+from jobqueue.core.dispatch import DispatchStore, HintSource
 from jobqueue.core.errors import (
     Conflict,
     InvalidArgument,
@@ -36,7 +38,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
-from jobqueue.core.store import Change, JobFilter, Store
+from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
@@ -44,9 +46,10 @@ from jobqueue.engine.control import Control
 from jobqueue.engine.links import ENDING, EngineLink, ReportCall
 from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.pulses import Pulses
+from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Plan, Session
-from jobqueue.engine.settings import EngineSettings
+from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
 from jobqueue.engine.watching import Watchers
 
@@ -66,9 +69,12 @@ class Engine(OperatorCalls):
         observer: Observer | None = None,
         clock: Clock | None = None,
         stream: StreamRunner | None = None,
+        hints: HintSource | None = None,
     ) -> None:
+        """``hints`` wake a roster; without them it finds out by itself, later."""
         self._store = store
         self._stream = stream
+        self._hints = hints
         self._settings = settings or EngineSettings()
         self._observer = observer or Deaf()
         self._clock = clock or SystemClock()
@@ -99,7 +105,13 @@ class Engine(OperatorCalls):
             weigh=lambda call: len(call.reports),
             lanes=_LANES if self._store.parallel else 1,
         )
-        self._scheduler = Scheduler(self._store, self._settings, self._observer)
+        self._roster = self._make_roster()
+        self._scheduler = Scheduler(
+            self._store,
+            self._settings,
+            self._observer,
+            claim=self._roster.claim if self._roster is not None else None,
+        )
         self._sweeper = Sweeper(
             self._store,
             self._settings,
@@ -113,11 +125,17 @@ class Engine(OperatorCalls):
         self._control = Control(self._store, self._scheduler)
         await self._store.create_queue(dataclasses.replace(self._settings.queue))
         self._store.on_change(self._changed_elsewhere)
-        self._scheduler.start()
-        self._sweeper.start()
-        self._control.start()
-        if self._stream is not None:
-            self._stream.start(self._store, lambda: self._sweeper.term)
+        if self._settings.dispatch is not Dispatch.ELSEWHERE:
+            self._scheduler.start()
+            self._sweeper.start()
+        if self._stream is not None:  # without a term it only tells how far another one is
+            self._stream.start(self._store, self._leads_under)
+        if self._roster is not None:
+            self._roster.start(self._scheduler)
+            if self._hints is not None:
+                self._hints.start(self._roster.heard)
+        else:
+            self._control.start()
         self._started = True
 
     async def stop(self) -> None:
@@ -129,6 +147,10 @@ class Engine(OperatorCalls):
         await self._submits.close()
         await self._reports.close()
         await self._control.stop()
+        if self._roster is not None:
+            if self._hints is not None:
+                await self._hints.stop()
+            await self._roster.stop()
         if self._stream is not None:  # while we lead: it works under our term
             await self._stream.stop()
         await self._sweeper.stop()
@@ -137,6 +159,27 @@ class Engine(OperatorCalls):
             await asyncio.wait([*self._losing, *self._writing])
         self._watchers.close()
         await self._store.close()
+
+    def _make_roster(self) -> Roster | None:
+        if self._settings.dispatch is not Dispatch.ROSTER:
+            return None
+        return Roster(
+            cast(DispatchStore, self._store),  # whoever sets it up sees to that
+            self._settings,
+            self._leads_under,
+            self._leads_no_more,
+            self._wake_stream,
+        )
+
+    def _leads_under(self) -> Term | None:
+        return self._sweeper.term
+
+    def _leads_no_more(self) -> None:
+        self._sweeper.term_ended()
+
+    def _wake_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.wake()
 
     async def _stream_is_anothers(self) -> bool:
         """A leader without a stream would keep the one that has it from publishing."""
@@ -150,8 +193,9 @@ class Engine(OperatorCalls):
         if Change.CONTROL in changed:
             self._control.heard()
             self._sweeper.lead()
-        if self._stream is not None:
-            self._stream.wake()
+        if self._roster is not None and changed & (Change.ENDED | Change.CONTROL):
+            self._roster.look()
+        self._wake_stream()
 
     # -- client ----------------------------------------------------------------------------
 
@@ -185,7 +229,9 @@ class Engine(OperatorCalls):
     async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
         jobs = [job for call in calls for job in call] if len(calls) > 1 else calls[0]
         parallel = self._store.parallel
-        if parallel:
+        if self._roster is not None:  # what it claims is fenced by its term, a submit is not
+            plan = Plan.nothing()
+        elif parallel:
             plan = self._scheduler.plan_hand_off(len(jobs))
         else:
             plan = self._scheduler.plan(work=True)
@@ -224,8 +270,7 @@ class Engine(OperatorCalls):
                         self._sweeper.expect(at)
         for queue, count in accepted.items():
             self._observer.entered(queue, State.PENDING, count)
-        if self._stream is not None:
-            self._stream.wake()
+        self._wake_stream()
         if sum(accepted.values()) > assigned:
             self._scheduler.wake()  # slots may have come free while this was being written
 
@@ -322,6 +367,11 @@ class Engine(OperatorCalls):
 
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
         """See ``DispatchApi.connect``."""
+        if self._settings.dispatch is not Dispatch.LINKS:
+            raise Conflict(
+                "workers do not connect to this server: they hear of their jobs by Kafka; start"
+                " jq-worker with kafka.dispatch and the redis:// address of the store"
+            )
         admission.check_worker(info)
         info = dataclasses.replace(info, link=new_lease())
         lost = await self._store.register_worker(info)
@@ -462,8 +512,7 @@ class Engine(OperatorCalls):
             self._observer.ran(queue, seconds)
         if claimable:
             self._scheduler.wake()
-        if self._stream is not None:
-            self._stream.wake()
+        self._wake_stream()
         if self._watchers:
             self._watchers.changed(outcome.job_id for outcome in outcomes)
 

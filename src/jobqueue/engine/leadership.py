@@ -1,6 +1,7 @@
 """Which of several servers on one store judges workers and removes old jobs.
 
-One task takes the lead, or renews it, every third of its time to live. Between two renewals the
+One task takes the lead, or renews it, every third of its time to live; who stands by asks more
+often, so that the lead is not without a holder for long. Between two renewals the
 term is believed; the store decides all the same, since what is done under a term is fenced by it
 in the same transaction. Whatever goes wrong steps down: no term, no fenced work, until the lead
 is renewed.
@@ -25,6 +26,7 @@ from jobqueue.core.store import Store, Term
 _log = logging.getLogger("jobqueue.engine.leadership")
 _PAUSE = 0.05  # many nudges are one question
 _LAST_ANSWER = 2.0
+_STANDBY_LOOK = 0.5  # so soon after a term ran out somebody else has the lead
 _SETTLE = 0.2  # a script that submits a job and ends need not lead: it saves two writes
 
 
@@ -114,7 +116,7 @@ class Leadership:
                 self.step_down()
                 self._failed()
                 _log.exception("taking the lead failed")
-            await self._rest(self._ttl / 3)
+            await self._rest(self._ttl / 3 if self.term else min(self._ttl / 3, _STANDBY_LOOK))
 
     async def _gave_way(self) -> bool:
         term = self.term

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Observer
-from jobqueue.core.store import Store
+from jobqueue.core.store import Claim, Store
 from jobqueue.engine.sessions import Plan, Scope, Session, Sessions
 from jobqueue.engine.settings import EngineSettings
 
@@ -28,8 +28,16 @@ class Scheduler:
     news, or the interval has passed.
     """
 
-    def __init__(self, store: Store, settings: EngineSettings, observer: Observer) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: EngineSettings,
+        observer: Observer,
+        claim: Callable[[Sequence[Claim]], Awaitable[list[Assignment]]] | None = None,
+    ) -> None:
         self._store = store
+        # For workers that are not connected here; None: as the store does, for those that are.
+        self._claim = claim
         self._settings = settings
         self._observer = observer
         self._news = 1
@@ -84,7 +92,7 @@ class Scheduler:
     def relieve(self, session: Session, leases: Collection[int]) -> None:
         """Leases of a worker ended: slots may be used that could not be because of them."""
         session.held.difference_update(leases)
-        if session.free > 0:
+        if session.offers:
             self._wake.set()
 
     def plan(
@@ -129,7 +137,7 @@ class Scheduler:
                 else:
                     self._dry[scope] = self._news
         orphans = self.sessions.settle(plan, assigned)
-        if orphans:
+        if orphans and self._claim is None:  # else the worker hears of them, or is found lost
             self._hand_back(orphans)
         if assigned:
             by_queue: dict[str, int] = {}
@@ -187,7 +195,7 @@ class Scheduler:
             return False
         began = time.perf_counter()
         try:
-            assigned = await self._store.claim(plan.claims)
+            assigned = await (self._claim or self._store.claim)(plan.claims)
         except BaseException:
             self.release(plan)
             raise

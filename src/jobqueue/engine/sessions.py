@@ -25,6 +25,7 @@ class Session:
 
     __slots__ = (
         "_settled",
+        "counted",
         "drained",
         "free",
         "held",
@@ -44,9 +45,16 @@ class Session:
         self.held: set[int] = set()
         self.inherited: frozenset[int] = frozenset()  # held when it connected
         self.open = True  # False: drained by an operator, or gone; nothing is promised to it
+        # Nobody grants its slots: every one that holds no lease is free.
+        self.counted = False
         self.drained = False  # the worker withdrew its slots; a grant takes that back
         self.told = WorkerStatus.ONLINE  # what the worker was last told to be
         self._settled = asyncio.Event()
+
+    @property
+    def offers(self) -> bool:
+        """Whether it may have a slot that is free."""
+        return self.counted or self.free > 0
 
     @property
     def takes(self) -> bool:
@@ -157,7 +165,8 @@ class Sessions:
         """
         groups: dict[Scope, list[tuple[Session, int]]] = {}
         for session in self._by_id.values():
-            free = session.free + freed.get(session, 0)
+            free = session.info.concurrency if session.counted else session.free
+            free += freed.get(session, 0)
             if free > 0 and session.takes:
                 held = len(session.held) - len(ending.get(session, _NONE) & session.held)
                 free = min(free, session.info.concurrency - session.promised - held)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from jobqueue.core.job import DEFAULT_QUEUE, Queue
+
+
+class Dispatch(enum.Enum):
+    """Who gets jobs to workers."""
+
+    LINKS = "links"  # this process, to those that are connected to it
+    # Whichever process leads, to all that the store knows: they hear of it by the event stream.
+    ROSTER = "roster"
+    ELSEWHERE = "elsewhere"  # other processes, which also lead and sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +37,6 @@ class EngineSettings:
     sweep_limit: int = 1_000
     retention: float = 0.0  # DONE jobs are pruned after that; 0 = kept for ever
     version: str = ""
+    dispatch: Dispatch = Dispatch.LINKS
+    # By the roster: an assignment that was not started for so long is told again.
+    resend_after: float = 5.0

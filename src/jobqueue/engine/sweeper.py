@@ -85,6 +85,12 @@ class Sweeper:
         """The term that this server leads under, or None."""
         return self._leadership.term
 
+    def term_ended(self) -> None:
+        """Work under our term was refused: we lead no more, and did not notice."""
+        self._suspend_judgement()
+        self._leadership.step_down()
+        self._leadership.nudge()
+
     def lead(self) -> None:
         """Whoever led may have resigned."""
         self._leadership.nudge()
@@ -123,9 +129,7 @@ class Sweeper:
             try:
                 await duty()
             except TermEnded:  # it ran out, and we did not notice: were we stopped?
-                self._suspend_judgement()
-                self._leadership.step_down()
-                self._leadership.nudge()
+                self.term_ended()
             except JobQueueError:
                 self._leadership.step_down()
                 raise

@@ -15,9 +15,6 @@ from jobqueue.core.stream import (
     JobEvent,
     QueueChange,
     QueueEvent,
-    StreamItem,
-    WorkerChange,
-    WorkerEvent,
 )
 from jobqueue.pb.jq.v1 import events_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2 as types
@@ -25,20 +22,20 @@ from jobqueue.pb.jq.v1 import types_pb2 as types
 _STATES = {state: types.JobState.Value(f"JOB_STATE_{state.name}") for state in State}
 _REASONS = {reason: types.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
 _CHANGES = {one: pb.QueueChange.Value(f"QUEUE_CHANGE_{one.name}") for one in QueueChange}
-_WORKER_CHANGES = {one: pb.WorkerChange.Value(f"WORKER_CHANGE_{one.name}") for one in WorkerChange}
 _STATE_OF: dict[int, State] = {number: state for state, number in _STATES.items()}
 _REASON_OF: dict[int, Reason] = {number: reason for reason, number in _REASONS.items()}
 _CHANGE_OF: dict[int, QueueChange] = {number: one for one, number in _CHANGES.items()}
-_WORKER_CHANGE_OF: dict[int, WorkerChange] = {
-    number: one for one, number in _WORKER_CHANGES.items()
-}
 
 
 class UnknownRecord(ValueError):
     """Bytes that are no record of the stream, or one that a newer version wrote."""
 
 
-def encode(item: StreamItem) -> bytes:
+RecordItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
+"""What the record holds; the rest of the stream's items are hints alone."""
+
+
+def encode(item: RecordItem) -> bytes:
     """A record as it is published."""
     record = pb.StreamRecord()
     if isinstance(item, JobEvent):
@@ -49,18 +46,11 @@ def encode(item: StreamItem) -> bytes:
         flag = record.cancel_requested
         flag.event_id, flag.job_id, flag.queue = item.event_id, item.job_id, item.queue
         flag.timestamp, flag.version = item.at, item.version
-    elif isinstance(item, WorkerEvent):
-        worker = record.worker_event
-        worker.event_id, worker.worker_id = item.event_id, item.worker_id
-        worker.change = _WORKER_CHANGES[item.change]
-        worker.incarnation, worker.timestamp = item.incarnation, item.at
-    elif isinstance(item, JobDeleted):
+    else:
         gone = record.job_deleted
         gone.event_id, gone.job_id, gone.queue = item.event_id, item.job_id, item.queue
         gone.timestamp, gone.version = item.at, item.version
         gone.key_freed = item.key_freed
-    else:
-        raise TypeError(f"{type(item).__name__} is a hint, not a record")
     return record.SerializeToString()
 
 
@@ -141,7 +131,7 @@ def _queue_event(item: QueueEvent) -> pb.QueueEvent:
     )
 
 
-def decode(data: bytes) -> StreamItem:
+def decode(data: bytes) -> RecordItem:
     """A record as it was published; UnknownRecord if it is none."""
     try:
         record = pb.StreamRecord.FromString(data)
@@ -156,10 +146,6 @@ def decode(data: bytes) -> StreamItem:
         if kind == "job_deleted":
             gone = record.job_deleted
             return JobDeleted(gone.job_id, gone.queue, gone.version, gone.timestamp, gone.key_freed)
-        if kind == "worker_event":
-            worker = record.worker_event
-            change = _WORKER_CHANGE_OF[worker.change]
-            return WorkerEvent(change, worker.worker_id, worker.incarnation, worker.timestamp)
     except (KeyError, ValueError, DecodeError) as error:
         raise UnknownRecord(f"not a record of the event stream: {error}") from error
     raise UnknownRecord("not a record of the event stream, or one of a newer version")

@@ -18,7 +18,7 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from jobqueue.events.publisher import Message, PublishFailed, Refused
 
@@ -28,6 +28,8 @@ _POLL = 0.1
 _GOODBYE = 2.0
 
 _BATCH_BYTES = 1_000_000  # librdkafka's own default
+# A hint is of use for seconds. What is kept is for people who look for what happened.
+_HINTS_KEPT = {"retention.ms": str(24 * 3600 * 1000), "cleanup.policy": "delete"}
 
 _Error = confluent_kafka.KafkaError
 _TOO_LARGE = frozenset({_Error.MSG_SIZE_TOO_LARGE, _Error.RECORD_LIST_TOO_LARGE})
@@ -40,8 +42,9 @@ class KafkaSettings:
     """Where Kafka is, how to get in, and how its topics are made."""
 
     bootstrap: str
-    topics: Sequence[str]
+    topics: Sequence[str]  # of the record: kept for ever
     max_message_bytes: int
+    hints: Mapping[str, int] = field(default_factory=dict)  # topics of hints, and their partitions
     partitions: int = 6
     replication: int = -1  # as the brokers are set up
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -192,7 +195,14 @@ class KafkaPublisher:
         produce, delivered = producer.produce, batch.delivered
         for message in messages:
             try:
-                produce(message.topic, message.value, message.key, on_delivery=delivered)
+                produce(
+                    message.topic,
+                    message.value,
+                    message.key,
+                    partition=message.partition,
+                    on_delivery=delivered,
+                    headers=message.headers,
+                )
             except confluent_kafka.KafkaException as error:  # too large for this client already
                 self._loop.call_soon(batch.not_taken, message, error.args[0])
             except BufferError as error:
@@ -240,7 +250,7 @@ def said(error: Any) -> str:
 def check(settings: KafkaSettings, timeout: float) -> str:
     """Ask the brokers for their topics, and change nothing. Raises KafkaException."""
     found = AdminClient(settings.client()).list_topics(timeout=timeout)
-    missing = [topic for topic in settings.topics if topic not in found.topics]
+    missing = [topic for topic in (*settings.topics, *settings.hints) if topic not in found.topics]
     brokers = f"{len(found.brokers)} broker{'' if len(found.brokers) == 1 else 's'}"
     return f"{brokers}; {', '.join(missing)} would be created" if missing else brokers
 
@@ -252,15 +262,18 @@ def make_topics(settings: KafkaSettings) -> int:
     """
     admin = AdminClient(settings.client())
     there = admin.list_topics(timeout=_ADMIN_TIMEOUT).topics
-    wanted = {
+    kept = {
         "retention.ms": "-1",
         "retention.bytes": "-1",
         "cleanup.policy": "delete",
         "max.message.bytes": str(settings.max_message_bytes),
     }
+    wanted = dict.fromkeys(settings.topics, (settings.partitions, kept))
+    for topic, partitions in settings.hints.items():
+        wanted[topic] = (partitions, _HINTS_KEPT)
     new = [
-        NewTopic(topic, settings.partitions, settings.replication, config=wanted)
-        for topic in settings.topics
+        NewTopic(topic, partitions, settings.replication, config=config)
+        for topic, (partitions, config) in wanted.items()
         if topic not in there
     ]
     if new:
@@ -270,8 +283,19 @@ def make_topics(settings: KafkaSettings) -> int:
             except confluent_kafka.KafkaException as error:
                 if error.args[0].code() != _Error.TOPIC_ALREADY_EXISTS:
                     raise
-    limits = [_look_at(admin, topic, wanted) for topic in settings.topics if topic in there]
+    for topic, partitions in settings.hints.items():
+        if topic in there and len(there[topic].partitions) < partitions:
+            _widen(admin, topic, partitions)
+    limits = [_look_at(admin, topic, kept) for topic in settings.topics if topic in there]
     return min([settings.max_message_bytes, *limits])
+
+
+def _widen(admin: Any, topic: str, partitions: int) -> None:
+    """A worker is allotted a partition by number: it has to be there. No hint's place matters."""
+    more = NewPartitions(topic, partitions)
+    for made in admin.create_partitions([more], request_timeout=_ADMIN_TIMEOUT).values():
+        made.result(_ADMIN_TIMEOUT)
+    _log.info("topic %s has %d partitions now", topic, partitions)
 
 
 def _look_at(admin: Any, topic: str, wanted: Mapping[str, str]) -> int:

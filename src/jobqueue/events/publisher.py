@@ -16,6 +16,8 @@ class Message:
     key: bytes
     value: bytes
     event_id: str
+    partition: int = -1  # -1: by its key
+    headers: list[tuple[str, bytes]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobqueue.core.lifecycle import State
-from jobqueue.core.stream import (
-    AssignmentRepeated,
-    JobEvent,
-    QueueEvent,
-    StreamItem,
-    WorkerEvent,
-)
+from jobqueue.core.stream import AssignmentRepeated, JobEvent, QueueEvent, StreamItem, WorkerEvent
 from jobqueue.events.codec import encode
+from jobqueue.events.dispatch.topics import DispatchTopics
 from jobqueue.events.publisher import Message
 
 # Room in a message beside the payload: labels, names, error texts.
@@ -26,22 +21,22 @@ class Topics:
     jobs: str = "jq.job-events"  # everything about jobs, by job id
     dead_letters: str = "job.dead-lettered"  # again, those that became dead letters
     queues: str = "jq.queue-events"  # everything about queues, by name
-    workers: str | None = None  # workers that come and are lost, by id; None: nobody asks
+    dispatch: DispatchTopics | None = None  # hints, where workers hear of their jobs by Kafka
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Their names, each once."""
-        named = (self.jobs, self.dead_letters, self.queues, self.workers)
-        return tuple(dict.fromkeys(topic for topic in named if topic is not None))
+        """The names of those that are the record, each once."""
+        return tuple(dict.fromkeys((self.jobs, self.dead_letters, self.queues)))
 
     def messages(self, item: StreamItem) -> list[Message]:
-        """What is published of a record."""
-        if isinstance(item, AssignmentRepeated):
-            return []  # a hint, and nothing that happened
-        if isinstance(item, WorkerEvent):
-            if self.workers is None:
-                return []
-            return [Message(self.workers, item.worker_id.encode(), encode(item), item.event_id)]
+        """What is published of a record, and the hints that go with it."""
+        if self.dispatch is None:
+            return self._records(item)
+        return self._records(item) + self.dispatch.messages(item)
+
+    def _records(self, item: StreamItem) -> list[Message]:
+        if isinstance(item, WorkerEvent | AssignmentRepeated):
+            return []  # hints alone: no job is rebuilt from them
         value = encode(item)
         if isinstance(item, QueueEvent):
             return [Message(self.queues, item.queue.name.encode(), value, item.event_id)]

@@ -229,11 +229,13 @@ def create_store(
     field: str = "url",
     locks: Locks | None = None,
     pool_size: int = POOL_SIZE,
+    partitions: int = 0,
 ) -> Store:
     """The store a URL names, not opened yet. ``create=False``: its file or tables must exist.
 
     ``locks`` and ``pool_size`` are for PostgreSQL: no other store has servers beside it that a
-    lock elsewhere could help with.
+    lock elsewhere could help with. ``partitions`` are for Redis: so many there are to be allotted
+    to workers that hear of their jobs by Kafka; 0: they do not.
     """
     address = parse_url(url, field, STORES)
     rules = rules or Rules()
@@ -258,11 +260,13 @@ def create_store(
             url, rules=rules, observer=observer, locks=locks, pool_size=pool_size, create=create
         )
     if address.scheme == "redis":
-        return _redis_store(url, rules, observer, create=create, field=field)
+        return _redis_store(url, rules, observer, create=create, field=field, partitions=partitions)
     raise InvalidArgument(field, f"{redact(url)!r} names a server, not a store; allowed: {STORES}")
 
 
-def _redis_store(url: str, rules: Rules, observer: Observer, *, create: bool, field: str) -> Store:
+def _redis_store(
+    url: str, rules: Rules, observer: Observer, *, create: bool, field: str, partitions: int
+) -> Store:
     try:
         from jobqueue.stores.redis.store import PREFIX, RedisStore
     except ModuleNotFoundError as error:
@@ -270,7 +274,14 @@ def _redis_store(url: str, rules: Rules, observer: Observer, *, create: bool, fi
     url, name = _split_prefix(url, field)
     prefix = PREFIX if name is None else f"{{{name}}}:"
     try:
-        return RedisStore(url, rules=rules, observer=observer, prefix=prefix, create=create)
+        return RedisStore(
+            url,
+            rules=rules,
+            observer=observer,
+            prefix=prefix,
+            create=create,
+            partitions=partitions,
+        )
     except (TypeError, ValueError) as error:
         raise InvalidArgument(field, f"{redact(url)!r}: {redact(str(error))}") from None
 
@@ -306,6 +317,7 @@ def create_backend(
     credentials: Credentials | None = None,
     locks: Locks | None = None,
     pool_size: int = POOL_SIZE,
+    partitions: int = 0,
 ) -> Backend:
     """The backend a URL names, not started yet: an engine over a store, or a server's client.
 
@@ -332,5 +344,6 @@ def create_backend(
         field=field,
         locks=locks,
         pool_size=pool_size,
+        partitions=partitions,
     )
     return Engine(store, settings or EngineSettings(), observer=observer or Deaf())

@@ -11,16 +11,19 @@ from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http.face import HttpFace
 from jobqueue.config import Settings
-from jobqueue.core.api import Backend
+from jobqueue.core.api import Backend, DispatchApi
 from jobqueue.core.errors import AlreadyExists
 from jobqueue.core.job import QueueSpec
 from jobqueue.core.store import ALL_QUEUES, Store
+from jobqueue.engine import admission
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.settings import Dispatch
 from jobqueue.metrics import Metrics
 from jobqueue.redaction import redact
 from jobqueue.services.on_engine import EngineTaskQueue
 from jobqueue.topology import options, security, stream
 from jobqueue.topology.connect import create_store
+from jobqueue.topology.metrics_listener import MetricsListener
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 
@@ -29,6 +32,9 @@ log = logging.getLogger("jobqueue.server")
 # How a stop's time is shared out: requests, then jobs; the rest is the store's.
 _FACES_SHARE = 0.25
 _POOL_SHARE = 0.85
+
+
+_NO_POOL = {"all": "; no built-in pool: jobs wait for a jq-worker"}
 
 
 class Embedded:
@@ -41,6 +47,8 @@ class Embedded:
         self._limiter = security.limiter(settings)
         self._tls = security.server_tls(settings)
         security.check_exposure(settings, self._access, self._tls)
+        stream.check_dispatch(settings, settings.db.url, "db.url")
+        self._dispatch = options.dispatch(settings)
         self.metrics = Metrics()
         self._store = create_store(
             options.db_url(settings),
@@ -49,15 +57,19 @@ class Embedded:
             field="db.url",
             locks=options.locks(settings, self.metrics),
             pool_size=settings.db.pool_size,
+            partitions=stream.partitions(settings),
         )
+        assigns = self._dispatch is Dispatch.ROSTER
         self._engine = Engine(
             self._store,
-            options.engine(settings),
+            options.engine(settings, self._dispatch),
             observer=self.metrics,
             stream=stream.runner(settings, self.metrics),
+            hints=stream.scheduler_hints(settings) if assigns else None,
         )
         self._periodic = options.periodic(settings, self._registry, self._engine)
         self._pool: WorkerRuntime | None = None
+        self._pages: MetricsListener | None = None
         self._http: HttpFace | None = None
         self._grpc: GrpcFace | None = None
         self.http_url = ""
@@ -83,7 +95,7 @@ class Embedded:
         await self._look_for_a_stream()
         if options.pool_concurrency(settings):
             self._pool = WorkerRuntime(
-                engine,
+                self._workers_side(),
                 self._registry,
                 options.worker(
                     settings,
@@ -94,6 +106,11 @@ class Embedded:
                 ),
             )
             await self._pool.start()
+        if settings.server.role == "scheduler":
+            await self._start_pages()
+            self._periodic.start()
+            self._say_ready()
+            return
         if settings.http.enabled:
             http = options.http(
                 settings,
@@ -122,6 +139,23 @@ class Embedded:
             self.grpc_target = _joined(settings.grpc.host, port)
         self._periodic.start()
         self._say_ready()
+
+    def _workers_side(self) -> DispatchApi:
+        if self._dispatch is Dispatch.LINKS:
+            return self._engine
+        return stream.worker_dispatch(
+            self._settings, self._store, self.metrics, admission.check_worker
+        )
+
+    async def _start_pages(self) -> None:
+        """A scheduler is asked for nothing but its health and figures."""
+        chosen = self._settings.http
+        if not chosen.enabled:
+            return
+        self._pages = MetricsListener(lambda: self.metrics.render(self._engine))
+        port = await self._pages.start(chosen.host, chosen.port)
+        if port is not None:
+            self.http_url = f"http://{_joined(chosen.host, port)}"
 
     def _submit(self) -> Submit:
         engine, limiter = self._engine, self._limiter
@@ -157,10 +191,11 @@ class Embedded:
             "ready: %s store, %s%s",
             store.name,
             "durable" if store.durable else _not_durable(store),
-            "" if self._pool else "; no built-in pool: jobs wait for a jq-worker",
+            "" if self._pool else _NO_POOL.get(settings.server.role, ""),
             extra={
                 "http": self.http_url,
                 "grpc": self.grpc_target,
+                "role": settings.server.role,
                 "store": store.name,
                 "durable": store.durable,
                 "redis": redact(settings.redis.url),
@@ -176,14 +211,16 @@ class Embedded:
         """Refuse new work, let requests and jobs end, close the store; within the timeout."""
         timeout = self._settings.server.shutdown_timeout
         began = time.monotonic()
-        http, grpc, pool = self._http, self._grpc, self._pool
-        self._http = self._grpc = self._pool = None
+        http, grpc, pool, pages = self._http, self._grpc, self._pool, self._pages
+        self._http = self._grpc = self._pool = self._pages = None
         grace = timeout * _FACES_SHARE
         await self._periodic.stop()
         if grpc is not None:
             await grpc.stop(grace)
         if http is not None:
             await http.stop(grace)
+        if pages is not None:
+            await pages.stop()
         if pool is not None:
             left = timeout * _POOL_SHARE - (time.monotonic() - began)
             await pool.stop(max(0.0, left))

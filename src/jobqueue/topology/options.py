@@ -17,7 +17,7 @@ from jobqueue.core.job import DEFAULT_QUEUE, Queue
 from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Observer
 from jobqueue.core.store import Rules
-from jobqueue.engine.settings import EngineSettings
+from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.metrics import Figures, Metrics
 from jobqueue.services import engine_job
 from jobqueue.topology.connect import SHARED, create_locks, parse_url, with_password
@@ -53,6 +53,8 @@ def pool_concurrency(settings: Settings) -> int:
     without an app it would take jobs from workers that know their tasks. There it must be asked
     for.
     """
+    if settings.server.role != "all":
+        return 0
     worker = settings.worker
     asked = bool(worker.app) or "concurrency" in worker.model_fields_set
     shared = parse_url(settings.db.url, "db.url").scheme in SHARED
@@ -79,9 +81,18 @@ def queue(settings: Settings, name: str = DEFAULT_QUEUE) -> Queue:
     )
 
 
-def engine(settings: Settings) -> EngineSettings:
+def dispatch(settings: Settings) -> Dispatch:
+    """Who gets jobs to workers."""
+    if settings.server.role == "api":
+        return Dispatch.ELSEWHERE
+    return Dispatch.ROSTER if settings.kafka.dispatch else Dispatch.LINKS
+
+
+def engine(settings: Settings, dispatch: Dispatch = Dispatch.LINKS) -> EngineSettings:
     """What the engine is told."""
     return EngineSettings(
+        dispatch=dispatch,
+        resend_after=settings.kafka.resend_after,
         queue=queue(settings),
         max_payload_bytes=settings.queue.max_payload_bytes,
         batch_size=settings.scheduler.batch_size,

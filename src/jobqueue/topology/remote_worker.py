@@ -8,13 +8,17 @@ from collections.abc import Sequence
 
 from jobqueue.access.tls import Credentials
 from jobqueue.config import Settings
+from jobqueue.core.api import DispatchApi
 from jobqueue.core.errors import AlreadyExists
 from jobqueue.core.job import QueueSpec
 from jobqueue.core.observer import Deaf
 from jobqueue.core.store import ALL_QUEUES
+from jobqueue.engine import admission
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.settings import Dispatch
 from jobqueue.metrics import Metrics
 from jobqueue.redaction import redact
-from jobqueue.topology import options
+from jobqueue.topology import options, stream
 from jobqueue.topology.connect import create_backend, parse_url
 from jobqueue.topology.metered import Metered
 from jobqueue.topology.metrics_listener import MetricsListener
@@ -46,18 +50,22 @@ class RemoteWorker:
         # A store opened here is observed by its engine; behind a server, this worker looks at
         # what passes through its own link.
         self._owns_store = parse_url(url).scheme != "grpc"
+        by_kafka = settings.kafka.dispatch
+        if by_kafka:
+            stream.check_dispatch(settings, url, "worker.server")
         locks = options.locks(settings, self.metrics, redis_url) if self._owns_store else None
         self._backend = create_backend(
             options.db_url(settings, url),
-            settings=options.engine(settings),
+            settings=options.engine(settings, Dispatch.ELSEWHERE if by_kafka else Dispatch.LINKS),
             rules=options.rules(settings),
             observer=self.metrics,
             credentials=credentials,
             locks=locks,
             pool_size=settings.db.pool_size,
+            partitions=stream.partitions(settings),
         )
-        observer = Deaf() if self._owns_store else self.metrics
-        self._dispatch = Metered(self._backend, observer)
+        observer = Deaf() if self._owns_store and not by_kafka else self.metrics
+        self._dispatch = Metered(self._workers_side(), observer)
         registry = registry or Registry()
         self._scheduled = {schedule.spec.queue for schedule in registry.schedules.values()}
         self._periodic = options.periodic(settings, registry, self._backend)
@@ -73,6 +81,14 @@ class RemoteWorker:
             ),
         )
         self._listener = MetricsListener(self._render)
+
+    def _workers_side(self) -> DispatchApi:
+        if not self._settings.kafka.dispatch:
+            return self._backend
+        assert isinstance(self._backend, Engine)
+        return stream.worker_dispatch(
+            self._settings, self._backend.store, self.metrics, admission.check_worker
+        )
 
     @property
     def unended(self) -> int:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from jobqueue.config import Settings
+from jobqueue.core.dispatch import DispatchStore, HintSource
 from jobqueue.core.errors import InvalidArgument, Unavailable
+from jobqueue.core.job import WorkerInfo
 from jobqueue.core.observer import Observer
+from jobqueue.core.store import Store
 from jobqueue.core.stream import StreamRunner
 from jobqueue.events.abandon import Abandon
+from jobqueue.events.dispatch.topics import DispatchTopics
 from jobqueue.events.relay import Relay
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
-from jobqueue.topology.connect import is_redis, not_installed
+from jobqueue.redaction import redact
+from jobqueue.topology.connect import not_installed, parse_url
 from jobqueue.worker.settings import MAX_RESULT_BYTES
 
 if TYPE_CHECKING:
+    from jobqueue.events.dispatch.worker import KafkaDispatch
     from jobqueue.events.kafka import KafkaSettings
     from jobqueue.events.record import Record
     from jobqueue.events.tail import Tail
@@ -26,8 +33,57 @@ _FIELD = "kafka.bootstrap"
 def topics(settings: Settings) -> Topics:
     """Which topics carry what."""
     chosen = settings.kafka
-    workers = chosen.topic_workers if is_redis(settings.db.url) else None  # others do not tell
-    return Topics(chosen.topic_jobs, chosen.topic_dead_letters, chosen.topic_queues, workers)
+    return Topics(
+        chosen.topic_jobs,
+        chosen.topic_dead_letters,
+        chosen.topic_queues,
+        _dispatch_topics(settings) if chosen.dispatch else None,
+    )
+
+
+def _dispatch_topics(settings: Settings) -> DispatchTopics:
+    chosen = settings.kafka
+    return DispatchTopics(
+        requests=chosen.topic_requests,
+        assignments=chosen.topic_assignments,
+        results=chosen.topic_results,
+        workers=chosen.topic_workers,
+        partitions=chosen.partitions,
+        assignment_partitions=chosen.assignment_partitions,
+    )
+
+
+def partitions(settings: Settings) -> int:
+    """So many are there for workers; 0: they do not hear of their jobs by Kafka."""
+    return settings.kafka.assignment_partitions if settings.kafka.dispatch else 0
+
+
+def check_dispatch(settings: Settings, url: str, field: str) -> None:
+    """Refuse a dispatch by Kafka that lacks something, and roles that need one."""
+    chosen = settings.kafka
+    if not chosen.dispatch:
+        if settings.server.role != "all":
+            raise InvalidArgument(
+                "server.role", f"{settings.server.role!r} needs kafka.dispatch; without it: all"
+            )
+        return
+    if parse_url(url, field).scheme != "redis":
+        raise InvalidArgument(
+            "kafka.dispatch",
+            f"needs a store in Redis: {field} must be redis://… or rediss://…, not {redact(url)!r}",
+        )
+    if not chosen.bootstrap:
+        raise InvalidArgument("kafka.dispatch", "needs Kafka: name it in kafka.bootstrap")
+    names = list(topics(settings).all)
+    names += [
+        chosen.topic_requests,
+        chosen.topic_assignments,
+        chosen.topic_results,
+        chosen.topic_workers,
+    ]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgument("kafka.dispatch", f"two topics have the name {name!r}")
 
 
 def kafka(settings: Settings) -> KafkaSettings:
@@ -48,11 +104,13 @@ def kafka(settings: Settings) -> KafkaSettings:
         }
     if chosen.tls_ca:
         security["ssl.ca.location"] = chosen.tls_ca
+    told = topics(settings)
     # An event carries the payload or the result, whatever else it says fits into the margin.
     largest = max(settings.queue.max_payload_bytes, MAX_RESULT_BYTES)
     return KafkaSettings(
         bootstrap=chosen.bootstrap,
-        topics=topics(settings).all,
+        topics=told.all,
+        hints={} if told.dispatch is None else told.dispatch.all,
         max_message_bytes=largest + MESSAGE_MARGIN,
         partitions=chosen.partitions,
         replication=chosen.replication or -1,
@@ -68,6 +126,34 @@ def runner(settings: Settings, observer: Observer) -> StreamRunner | None:
     from jobqueue.events.kafka import KafkaPublisher
 
     return Relay(KafkaPublisher(told), topics(settings), observer)
+
+
+def scheduler_hints(settings: Settings) -> HintSource:
+    """What wakes a scheduler."""
+    told = kafka(settings)
+    from jobqueue.events.dispatch.reader import HintReader
+
+    chosen = _dispatch_topics(settings)
+    return HintReader(told, dict.fromkeys((chosen.requests, chosen.results, chosen.workers)))
+
+
+def worker_dispatch(
+    settings: Settings,
+    store: Store,
+    observer: Observer,
+    check: Callable[[WorkerInfo], None],
+) -> KafkaDispatch:
+    """How a worker hears of its jobs."""
+    told = kafka(settings)
+    from jobqueue.events.dispatch.reader import HintReader
+    from jobqueue.events.dispatch.worker import KafkaDispatch
+
+    topic = settings.kafka.topic_assignments
+
+    def listen(partition: int, placed: Callable[[], None]) -> HintSource:
+        return HintReader(told, {topic: partition}, placed=placed)
+
+    return KafkaDispatch(cast(DispatchStore, store), listen, observer, check)
 
 
 def tail(settings: Settings, *, beginning: bool) -> Tail:

@@ -36,7 +36,9 @@ class Proxy:
         self.url = ""
 
     async def open(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        """Listen; after a close, where it listened before."""
+        port = urlsplit(self.url).port or 0
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
         port = self._server.sockets[0].getsockname()[1]
         self.url = urlunsplit(urlsplit(self._server_url)._replace(netloc=f"127.0.0.1:{port}"))
 

@@ -53,11 +53,14 @@ class Claiming:
             assigned += [documents.assignment(row) for row in rows]
         return assigned
 
-    async def standing(self, job_ids: Sequence[str], worker_id: str) -> list[Assignment]:
+    async def standing(self, job_ids: Sequence[str] | None, worker_id: str) -> list[Assignment]:
         """See ``RedisStore.standing``."""
+        parts: list[list[str] | None] = [None]
+        if job_ids is not None:
+            starts = range(0, len(job_ids), MOST_SLOTS)
+            parts = [list(job_ids[start : start + MOST_SLOTS]) for start in starts]
         found: list[Assignment] = []
-        for start in range(0, len(job_ids), MOST_SLOTS):
-            part = list(job_ids[start : start + MOST_SLOTS])
+        for part in parts:
             rows = await self._runner.read("standing", (part, worker_id))
             found += [documents.assignment(row) for row in rows]
         return found

@@ -209,8 +209,9 @@ class RedisStore:
         """See ``Store.apply``. Under a term, only while it stands; else TermEnded."""
         return await self._applying.apply(transitions, claims, term)
 
-    async def standing(self, job_ids: Sequence[str], worker_id: str) -> list[Assignment]:
-        """Those of the jobs that are ASSIGNED to this worker now, as ``claim`` returned them."""
+    async def standing(self, job_ids: Sequence[str] | None, worker_id: str) -> list[Assignment]:
+        """Those of the jobs (None: of all) that are ASSIGNED to this worker now, as ``claim``
+        returned them."""
         return await self._claiming.standing(job_ids, worker_id)
 
     async def repeat_assignments(self, older_than: float, limit: int, term: Term) -> int:

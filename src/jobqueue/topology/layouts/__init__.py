@@ -10,10 +10,12 @@ from jobqueue.topology.layouts.microservices import microservices
 from jobqueue.topology.layouts.nodes import nodes
 from jobqueue.topology.layouts.plan import Plan
 from jobqueue.topology.layouts.replicated import replicated
+from jobqueue.topology.layouts.streaming import streaming
 
 LAYOUTS: dict[str, Callable[[Plan], Layout]] = {
     "embedded": embedded,
     "replicated": replicated,
+    "streaming": streaming,
     "microservices": microservices,
     "nodes": nodes,
 }

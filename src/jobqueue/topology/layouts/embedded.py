@@ -11,7 +11,7 @@ from jobqueue.topology.layouts.plan import Plan
 
 def embedded(plan: Plan) -> Layout:
     """The wiring."""
-    plan.refuse("embedded", "--servers", "--workers", "--postgres", "--redis", "--nodes")
+    plan.refuse_all_but("embedded")
     file = quote(str(plan.folder / "jobqueue.db"))
     environment = {} if "db.url" in plan.flags else {"JQ_DB_URL": f"sqlite:///{file}"}
     server = parts.server(plan, "server", environment)

@@ -54,6 +54,7 @@ class Service:
 
     name: str
     url: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)  # of one of our own
 
 
 @dataclass(frozen=True, slots=True)

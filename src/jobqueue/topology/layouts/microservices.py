@@ -11,7 +11,7 @@ from jobqueue.topology.taskqueue import catalogue
 
 def microservices(plan: Plan) -> Layout:
     """The wiring."""
-    plan.refuse("microservices", "--servers", "--workers", "--postgres", "--redis", "--nodes")
+    plan.refuse_all_but("microservices")
     parts.check_service_flags(plan, "microservices")
     # In the order of the document: gateway 50051, job 50052, … with --port-base 50051.
     port = {service.name: plan.ports.take() for service in catalogue.DESIGN_A if service.port}

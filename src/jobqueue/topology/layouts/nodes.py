@@ -13,7 +13,7 @@ _NODES = 6
 
 def nodes(plan: Plan) -> Layout:
     """The wiring."""
-    plan.refuse("nodes", "--servers", "--workers", "--postgres", "--redis")
+    plan.refuse_all_but("nodes", "--nodes")
     parts.check_service_flags(plan, "nodes")
     count = counted("--nodes", plan.nodes, _NODES, least=1)
     ports = [plan.ports.take() for _ in range(count)]

@@ -23,6 +23,8 @@ _SHARED_FLAGS: dict[str, Variable[Any]] = {
     "log.format": catalogue.LOG_FORMAT,
     "worker.concurrency": catalogue.WORKER_SLOTS,
 }
+# Settings that every process needs another value of.
+SEVERAL = ("http.port", "grpc.port", "worker.id", "worker.metrics_port", "worker.server")
 _SHUTDOWN = ("server.shutdown_timeout", "worker.shutdown_timeout")
 
 
@@ -79,11 +81,42 @@ def server(
     )
 
 
+def scheduler(
+    plan: Plan, name: str, environment: Mapping[str, str], needs: Mapping[str, str]
+) -> Process:
+    """A jq-server that assigns jobs, and answers nothing but how it is."""
+    settings = plan.settings
+    if not settings.http.enabled:
+        raise InvalidArgument("http.enabled", "must be true: a scheduler tells there how it is")
+    port = plan.ports.take()
+    host = _ANY.get(settings.http.host, settings.http.host)
+    return Process(
+        name=name,
+        role="scheduler",
+        stage=SERVERS,
+        module="jobqueue.cli.server",
+        ports=(port,),
+        arguments=plan.arguments,
+        environment={**plan.environment(), "JQ_HTTP_PORT": str(port), **environment},
+        needs=needs,
+        probe=Probe(host, port, "/healthz"),
+        address=f"http://{_joined(host, port)}/metrics",
+        stop_timeout=settings.server.shutdown_timeout + _MARGIN,
+    )
+
+
 def worker(plan: Plan, name: str, servers: Sequence[str]) -> Process:
     """A jq-worker that takes jobs from any of the servers."""
+    scheme = "grpcs" if plan.settings.tls.cert else "grpc"
+    return worker_on(plan, name, {"JQ_WORKER_SERVER": f"{scheme}://{','.join(servers)}"}, {})
+
+
+def worker_on(
+    plan: Plan, name: str, environment: Mapping[str, str], needs: Mapping[str, str]
+) -> Process:
+    """A jq-worker that is told where its jobs come from."""
     settings = plan.settings
     port = plan.ports.take()
-    scheme = "grpcs" if settings.tls.cert else "grpc"
     return Process(
         name=name,
         role="worker",
@@ -93,11 +126,12 @@ def worker(plan: Plan, name: str, servers: Sequence[str]) -> Process:
         arguments=plan.arguments,
         environment={
             **plan.environment(),
-            "JQ_WORKER_SERVER": f"{scheme}://{','.join(servers)}",
             # The same name after a restart: what the old process held fails over at once.
             "JQ_WORKER_ID": f"{name}-{plan.label}",
             "JQ_WORKER_METRICS_PORT": str(port),
+            **environment,
         },
+        needs=needs,
         probe=Probe(settings.worker.metrics_host, port, "/healthz"),
         address=f"http://{_joined(settings.worker.metrics_host, port)}/metrics",
         stop_timeout=settings.worker.shutdown_timeout + _MARGIN,
@@ -149,6 +183,15 @@ def check_service_flags(plan: Plan, layout: str) -> None:
     for path in plan.flags:
         if path not in _SHARED_FLAGS and path not in _SHUTDOWN:
             raise InvalidArgument(path, why)
+
+
+def refuse_one_for_all(plan: Plan) -> None:
+    """Say so when one value is given to processes that need different ones."""
+    for path in SEVERAL:
+        if path in plan.flags:
+            raise InvalidArgument(
+                path, "every process needs its own; --port-base chooses the ports of all"
+            )
 
 
 def _port(plan: Plan, path: str, given: int) -> int:

@@ -28,6 +28,8 @@ class Plan:
     workers: int | None = None
     postgres: str | None = None
     redis: str | None = None
+    kafka: str | None = None
+    schedulers: int | None = None
     nodes: int | None = None
 
     @property
@@ -45,18 +47,19 @@ class Plan:
         """The settings of the command line, for every process."""
         return {keys()[path].env: value for path, value in self.flags.items()}
 
-    def refuse(self, layout: str, *names: str) -> None:
+    def refuse_all_but(self, layout: str, *taken: str) -> None:
         """Say so when something was asked for that the layout does not have."""
         wishes: dict[str, tuple[object, str]] = {
             "--servers": (self.servers, "replicated"),
             "--workers": (self.workers, "replicated"),
             "--postgres": (self.postgres, "replicated"),
             "--redis": (self.redis, "replicated"),
+            "--kafka": (self.kafka, "streaming"),
+            "--schedulers": (self.schedulers, "streaming"),
             "--nodes": (self.nodes, "nodes"),
         }
-        for name in names:
-            value, taker = wishes[name]
-            if value is not None:
+        for name, (value, taker) in wishes.items():
+            if value is not None and name not in taken:
                 raise InvalidArgument(
                     name, f"is not for the {layout} topology; `up {taker}` takes it"
                 )

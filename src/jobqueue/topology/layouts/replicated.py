@@ -10,17 +10,12 @@ from jobqueue.topology.layouts.plan import Plan, counted
 _NEEDS = {"JQ_DB_URL": "postgres", "JQ_REDIS_URL": "redis"}
 # Jobs run in the workers; a pool in each server would only be in their way.
 _NO_POOL = {"JQ_WORKER_CONCURRENCY": "0"}
-_SEVERAL = ("http.port", "grpc.port", "worker.id", "worker.metrics_port", "worker.server")
 
 
 def replicated(plan: Plan) -> Layout:
     """The wiring."""
-    plan.refuse("replicated", "--nodes")
-    for path in _SEVERAL:
-        if path in plan.flags:
-            raise InvalidArgument(
-                path, "every process needs its own; --port-base chooses the ports of all"
-            )
+    plan.refuse_all_but("replicated", "--servers", "--workers", "--postgres", "--redis")
+    parts.refuse_one_for_all(plan)
     count = counted("--servers", plan.servers, 2, least=1)
     servers = [
         parts.server(plan, f"server-{number}", _NO_POOL, _NEEDS) for number in range(1, count + 1)

@@ -95,7 +95,7 @@ def create(service: Service, folder: Path, logs: Path, guard: Guard | None) -> S
         "redis": PrivateRedis,
         "kafka": PrivateKafka,
     }
-    server = servers[service.name](folder / service.name)
+    server = servers[service.name](folder / service.name, service.settings)
     link = logs / f"{service.name}.log"
     if not link.is_symlink():
         link.symlink_to(server.log)

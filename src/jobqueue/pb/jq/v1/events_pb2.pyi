@@ -53,30 +53,6 @@ QUEUE_CHANGE_DELETED: QueueChange.ValueType  # 3
 """It was deleted; its jobs' records stay."""
 Global___QueueChange: _TypeAlias = QueueChange  # noqa: Y015
 
-class _WorkerChange:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _WorkerChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerChange.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    WORKER_CHANGE_UNSPECIFIED: _WorkerChange.ValueType  # 0
-    """Not a change."""
-    WORKER_CHANGE_REGISTERED: _WorkerChange.ValueType  # 1
-    """It registered: a new incarnation, or one that counted as dead."""
-    WORKER_CHANGE_DEAD: _WorkerChange.ValueType  # 2
-    """It was silent for too long; its jobs go to others."""
-
-class WorkerChange(_WorkerChange, metaclass=_WorkerChangeEnumTypeWrapper):
-    """What became of a worker."""
-
-WORKER_CHANGE_UNSPECIFIED: WorkerChange.ValueType  # 0
-"""Not a change."""
-WORKER_CHANGE_REGISTERED: WorkerChange.ValueType  # 1
-"""It registered: a new incarnation, or one that counted as dead."""
-WORKER_CHANGE_DEAD: WorkerChange.ValueType  # 2
-"""It was silent for too long; its jobs go to others."""
-Global___WorkerChange: _TypeAlias = WorkerChange  # noqa: Y015
-
 @_typing.final
 class StreamRecord(_message.Message):
     """What a message of the stream's topics holds."""
@@ -87,7 +63,6 @@ class StreamRecord(_message.Message):
     CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
     JOB_DELETED_FIELD_NUMBER: _builtins.int
     QUEUE_EVENT_FIELD_NUMBER: _builtins.int
-    WORKER_EVENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job_event(self) -> Global___JobEvent:
         """A job moved on."""
@@ -104,10 +79,6 @@ class StreamRecord(_message.Message):
     def queue_event(self) -> Global___QueueEvent:
         """A queue was made, changed or deleted."""
 
-    @_builtins.property
-    def worker_event(self) -> Global___WorkerEvent:
-        """A worker came or was lost."""
-
     def __init__(
         self,
         *,
@@ -115,13 +86,12 @@ class StreamRecord(_message.Message):
         cancel_requested: Global___CancelRequested | None = ...,
         job_deleted: Global___JobDeleted | None = ...,
         queue_event: Global___QueueEvent | None = ...,
-        worker_event: Global___WorkerEvent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_requested", b"cancel_requested", "job_deleted", b"job_deleted", "job_event", b"job_event", "queue_event", b"queue_event", "record", b"record", "worker_event", b"worker_event"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_requested", b"cancel_requested", "job_deleted", b"job_deleted", "job_event", b"job_event", "queue_event", b"queue_event", "record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_requested", b"cancel_requested", "job_deleted", b"job_deleted", "job_event", b"job_event", "queue_event", b"queue_event", "record", b"record", "worker_event", b"worker_event"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_requested", b"cancel_requested", "job_deleted", b"job_deleted", "job_event", b"job_event", "queue_event", b"queue_event", "record", b"record"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_record: _TypeAlias = _typing.Literal["job_event", "cancel_requested", "job_deleted", "queue_event", "worker_event"]  # noqa: Y015
+    _WhichOneofReturnType_record: _TypeAlias = _typing.Literal["job_event", "cancel_requested", "job_deleted", "queue_event"]  # noqa: Y015
     _WhichOneofArgType_record: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_record) -> _WhichOneofReturnType_record | None: ...
 
@@ -525,41 +495,3 @@ class QueueEvent(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QueueEvent: _TypeAlias = QueueEvent  # noqa: Y015
-
-@_typing.final
-class WorkerEvent(_message.Message):
-    """A worker came or was lost. Nothing is rebuilt from it; only a store on Redis tells of it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    EVENT_ID_FIELD_NUMBER: _builtins.int
-    CHANGE_FIELD_NUMBER: _builtins.int
-    WORKER_ID_FIELD_NUMBER: _builtins.int
-    INCARNATION_FIELD_NUMBER: _builtins.int
-    TIMESTAMP_FIELD_NUMBER: _builtins.int
-    event_id: _builtins.str
-    """"worker:<worker_id>:<incarnation>:<change>:<timestamp>"."""
-    change: Global___WorkerChange.ValueType
-    """What became of it."""
-    worker_id: _builtins.str
-    """The worker."""
-    incarnation: _builtins.int
-    """Which of its lives."""
-    timestamp: _builtins.float
-    """When, by the store's clock."""
-    def __init__(
-        self,
-        *,
-        event_id: _builtins.str = ...,
-        change: Global___WorkerChange.ValueType = ...,
-        worker_id: _builtins.str = ...,
-        incarnation: _builtins.int = ...,
-        timestamp: _builtins.float = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "event_id", b"event_id", "incarnation", b"incarnation", "timestamp", b"timestamp", "worker_id", b"worker_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___WorkerEvent: _TypeAlias = WorkerEvent  # noqa: Y015

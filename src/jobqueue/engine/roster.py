@@ -1,0 +1,245 @@
+"""Every worker that the store knows, as the one process sees them that assigns jobs.
+
+Where workers hear of their jobs by the event stream, none is connected here. The leader keeps a
+session for each all the same, so that the scheduler can plan as for connected ones; what it claims
+for them is told by the outbox of the claim itself. A slot is free that no lease in the store is
+held for.
+
+Whoever does not lead has no sessions, so that its scheduler has nobody to claim for; and what a
+leader claims that was stopped and did not notice is refused by the store, since its term is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from jobqueue.core.dispatch import ENDS, DispatchStore, Hint, HintKind
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import Assignment, Held, Worker, WorkerStatus
+from jobqueue.core.store import Claim, Term, TermEnded
+from jobqueue.engine.scheduler import Scheduler
+from jobqueue.engine.sessions import Session
+from jobqueue.engine.settings import EngineSettings
+
+_log = logging.getLogger("jobqueue.engine.roster")
+_STANDBY = 0.1  # how soon a new term is noticed
+_PAUSE = 0.05  # many words are one look
+_LONGEST_LOOK = 1.0
+_AT_ONCE = 1_000  # assignments told again
+_REQUESTS = frozenset({HintKind.JOB_CREATED, HintKind.JOB_REQUEUED})
+_WORKERS = frozenset({HintKind.WORKER_REGISTERED, HintKind.WORKER_DEAD})
+
+
+class Roster:
+    """Claims for all workers under this process's term."""
+
+    def __init__(
+        self,
+        store: DispatchStore,
+        settings: EngineSettings,
+        term: Callable[[], Term | None],
+        term_ended: Callable[[], None],
+        published: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._current = term
+        self._term_ended = term_ended
+        self._published = published  # the outbox has something new
+        self._term: Term | None = None  # that the sessions were made under
+        self._leases: dict[tuple[str, int], tuple[Session, int]] = {}  # by job and attempt
+        self._wake = asyncio.Event()
+        self._repeat_at = 0.0
+        self._failing = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, scheduler: Scheduler) -> None:
+        """Begin."""
+        self._scheduler = scheduler
+        self._task = asyncio.create_task(self._run(), name="jobqueue-roster")
+
+    async def stop(self) -> None:
+        """End."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+            self._dismiss_all()
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
+        """For the scheduler: claim as long as we lead."""
+        term = self._current()
+        if term is None or term != self._term:
+            self._dismiss_all()
+            return []
+        try:
+            return await self._store.claim(claims, term=term)
+        except TermEnded:
+            _log.warning("this server leads no more; it assigns nothing")
+            self._dismiss_all()
+            self._term_ended()
+            return []
+        except JobQueueError:
+            self._wake.set()  # it may have happened
+            raise
+
+    # -- what wakes it -------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Workers or leases may have changed."""
+        self._wake.set()
+
+    def heard(self, hints: Sequence[Hint]) -> None:
+        """Word from Kafka. Whoever does not lead only listens."""
+        if self._term is None:
+            return
+        work = False
+        for hint in hints:
+            if hint.kind in ENDS:
+                ended = self._leases.pop((hint.job_id, hint.attempt), None)
+                if ended is not None:
+                    self._scheduler.relieve(ended[0], [ended[1]])
+            elif hint.kind in _REQUESTS:
+                work = True
+            elif hint.kind in _WORKERS:
+                self._wake.set()
+        if work:
+            self._scheduler.wake()
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            term = self._current()
+            if term is None:
+                self._dismiss_all()
+                await asyncio.sleep(_STANDBY)
+                continue
+            self._wake.clear()
+            try:
+                if term != self._term:
+                    self._dismiss_all()
+                    self._term = term
+                await self._look(term)
+                await self._repeat(term)
+                self._failing = False
+            except TermEnded:
+                self._dismiss_all()
+                self._term_ended()
+            except JobQueueError as error:
+                if not self._failing:
+                    _log.warning("the workers cannot be looked at: %s", error)
+                self._failing = True
+                await asyncio.sleep(_STANDBY)
+            except Exception:
+                _log.exception("looking at the workers failed")
+            await self._rest(min(self._settings.interval, _LONGEST_LOOK))
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return
+        await asyncio.sleep(_PAUSE)
+
+    async def _look(self, term: Term) -> None:
+        """Compare the sessions with what the store says."""
+        # Before the store is asked: what is assigned meanwhile is not in its answer.
+        before = {session: set(session.held) for session in self._scheduler.sessions.all()}
+        held: dict[str, list[Held]] = {}
+        for one in await self._store.held():
+            held.setdefault(one.worker_id, []).append(one)
+        workers = await self._store.workers()
+        if self._term != term:  # it ended meanwhile
+            return
+        fresh = False
+        present: set[str] = set()
+        for worker in workers:
+            if worker.status is WorkerStatus.ONLINE:
+                present.add(worker.info.id)
+                leases = {one.lease for one in held.get(worker.info.id, ())}
+                fresh |= self._compare(worker, leases, before)
+        for session in self._scheduler.sessions.all():
+            if session.info.id not in present:
+                self._scheduler.dismiss(session.info.id)
+        if fresh:
+            self._scheduler.wake()
+        self._forget()
+
+    def _compare(self, worker: Worker, leases: set[int], before: dict[Session, set[int]]) -> bool:
+        """True: it is new here."""
+        session = self._scheduler.sessions.get(worker.info.id)
+        if session is None or session.info.incarnation != worker.info.incarnation:
+            added = Session(worker.info, _Outbox(self._note))
+            added.counted = True
+            added.held = leases
+            replaced = self._scheduler.sessions.add(added)
+            if replaced is not None:
+                replaced.open = False
+            return True
+        known = before.get(session)
+        if known is not None:
+            # A claim whose answer was lost left leases that are not known here. Those that ended
+            # since the store was asked are not to come back.
+            session.held |= leases - (known - session.held)
+            if ended := known - leases:
+                self._scheduler.relieve(session, ended)
+        return False
+
+    def _forget(self) -> None:
+        """What ended without a hint."""
+        for attempt, (session, lease) in list(self._leases.items()):
+            if lease not in session.held:
+                del self._leases[attempt]
+
+    def _note(self, assignments: Sequence[Assignment]) -> None:
+        for one in assignments:
+            session = self._scheduler.sessions.get(one.worker_id)
+            if session is not None:
+                self._leases[one.id, one.attempt] = (session, one.lease)
+        self._published()
+
+    def _dismiss_all(self) -> None:
+        self._term = None
+        self._leases.clear()
+        for session in self._scheduler.sessions.all():
+            self._scheduler.dismiss(session.info.id)
+
+    async def _repeat(self, term: Term) -> None:
+        now = time.monotonic()
+        if now < self._repeat_at:
+            return
+        after = self._settings.resend_after
+        self._repeat_at = now + after / 2
+        if await self._store.repeat_assignments(after, _AT_ONCE, term):
+            self._published()
+
+
+class _Outbox:
+    """Implements ``core.api.Inbox`` for a worker that is not connected here.
+
+    Its assignments are in the outbox already. What else it has to know, it finds in the store.
+    """
+
+    def __init__(self, assigned: Callable[[Sequence[Assignment]], None]) -> None:
+        self._assigned = assigned
+
+    def assigned(self, assignments: Sequence[Assignment]) -> None:
+        """They are on their way."""
+        self._assigned(assignments)
+
+    def cancel(self, leases: Sequence[int]) -> None:
+        """See above."""
+
+    def set_status(self, status: WorkerStatus) -> None:
+        """See above."""
+
+    def holds(self) -> Sequence[int] | None:
+        """Nobody knows here."""
+        return None
+
+    def moved(self) -> None:
+        """See above."""

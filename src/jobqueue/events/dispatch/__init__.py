@@ -1,0 +1,1 @@
+"""Dispatch over Kafka: hints that wake schedulers and workers; the store decides."""

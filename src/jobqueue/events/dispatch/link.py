@@ -1,0 +1,310 @@
+"""A worker's link where it hears of its jobs by Kafka, and talks to the store itself.
+
+A hint names a job. Before anything is executed the store is asked whether the job is assigned to
+this worker, in this attempt: what is not, is a repeated or an old hint, and is dropped. The start
+is reported as everywhere, fenced by the lease, and so is the end.
+
+Hints may be lost while Kafka is away. The heartbeat's answer names every lease that the store
+counts for this worker: one that nobody here knows makes the link look for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from jobqueue.core.api import Inbox
+from jobqueue.core.dispatch import DispatchStore, Hint, HintKind, HintSource
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import Assignment, Held, Pulse, Transition, WorkerInfo, WorkerStatus
+from jobqueue.core.lifecycle import Move, State
+from jobqueue.core.observer import Observer
+
+_log = logging.getLogger("jobqueue.events.dispatch")
+_AT_ONCE = 500  # jobs looked at together
+_ATTEND_PAUSE = 0.05  # many words are one look
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_GOODBYES = 3
+
+_Attempt = tuple[str, int]  # job id and number
+
+
+class KafkaLink:
+    """Implements ``core.api.Link``."""
+
+    def __init__(
+        self,
+        store: DispatchStore,
+        info: WorkerInfo,
+        inbox: Inbox,
+        observer: Observer,
+        closed: Callable[[KafkaLink], None],
+    ) -> None:
+        self._store = store
+        self._info = info
+        self._inbox = inbox
+        self._observer = observer
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._free = 0  # slots that the worker offers
+        self._drained = False
+        self._status = WorkerStatus.ONLINE  # as the store last said
+        self._told: dict[str, int] = {}  # attempts by job, to be looked at
+        self._taken: dict[int, _Attempt] = {}  # leases that were delivered and have not ended
+        self._attempts: set[_Attempt] = set()  # the same
+        for lease in inbox.holds() or ():  # from before a break
+            self._taken[lease] = ("", 0)
+        self._missing: frozenset[int] = frozenset()  # that the worker lacked at the last heartbeat
+        self._wake = asyncio.Event()
+        self._look_at_all = False
+        self._attending = False
+        self._one_at_a_time = asyncio.Lock()  # whoever looks and delivers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._source: HintSource | None = None
+
+    def start(self, source: HintSource) -> None:
+        """Begin to listen."""
+        self._source = source
+        source.start(self.heard)
+        self._spawn(self._run())
+        self.look()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- what wakes it -------------------------------------------------------------------------
+
+    def heard(self, hints: Sequence[Hint]) -> None:
+        """Note what is worth a look. Workers may share a partition: others' hints are nothing."""
+        stale = 0
+        for hint in hints:
+            if hint.kind is not HintKind.JOB_ASSIGNED or hint.worker_id != self._info.id:
+                continue
+            if (
+                hint.incarnation != self._info.incarnation
+                or (hint.job_id, hint.attempt) in self._attempts
+                or self._told.get(hint.job_id, -1) >= hint.attempt
+            ):
+                stale += 1
+            else:
+                self._told[hint.job_id] = hint.attempt
+        if stale:
+            self._observer.hints_dropped(stale)
+        if self._told:
+            self._wake.set()
+
+    def look(self) -> None:
+        """Look at everything that is assigned to this worker, whatever was said."""
+        self._look_at_all = True
+        self._wake.set()
+
+    def attend(self) -> None:
+        """Somebody may have cancelled a job of this worker, or asked it to drain."""
+        if not self._attending:
+            self._attending = True
+            self._spawn(self._attend())
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                async with self._one_at_a_time:
+                    await self._take()
+                pause = _FIRST_PAUSE
+            except JobQueueError as error:
+                _log.debug("cannot look at what is assigned: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                self._wake.set()
+            except Exception:
+                _log.exception("looking at what is assigned failed")
+                await asyncio.sleep(_LONGEST_PAUSE)
+                self._wake.set()
+
+    async def _take(self) -> None:
+        if self._look_at_all and (self._free or self._drained):
+            self._look_at_all = False
+            try:
+                await self._ask(None)
+            except BaseException:
+                self._look_at_all = True
+                raise
+        while self._told and (self._free or self._drained):
+            limit = _AT_ONCE if self._drained else min(self._free, _AT_ONCE)
+            asked = dict(itertools.islice(self._told.items(), limit))
+            for job_id in asked:
+                del self._told[job_id]
+            try:
+                await self._ask(asked)
+            except BaseException:
+                self._told = asked | self._told  # an attempt that was heard of since is later
+                raise
+
+    async def _ask(self, asked: dict[str, int] | None) -> None:
+        """Deliver what stands of these attempts, or of all.
+
+        Only this delivers, one call at a time. So what had not been delivered when the store was
+        asked cannot have ended since, and its answer is not older than what is known here.
+        """
+        before = set(self._taken)
+        ids = None if asked is None else list(asked)
+        found = await self._store.standing(ids, self._info.id)
+        fresh = [
+            one
+            for one in found
+            if one.lease not in before and (asked is None or asked[one.id] == one.attempt)
+        ]
+        if asked is not None and len(fresh) < len(asked):
+            self._observer.hints_dropped(len(asked) - len(fresh))
+        if self._drained:
+            await self._hand_back(fresh)
+            return
+        now, later = fresh[: self._free], fresh[self._free :]
+        for one in later:  # more than there are slots: they wait for the next that come free
+            self._told.setdefault(one.id, one.attempt)
+        if now:
+            self._deliver(now)
+
+    def _deliver(self, assignments: Sequence[Assignment]) -> None:
+        for one in assignments:
+            attempt = (one.id, one.attempt)
+            self._taken[one.lease] = attempt
+            self._attempts.add(attempt)
+        self._free -= len(assignments)
+        self._inbox.assigned(assignments)
+
+    async def _hand_back(self, assignments: Sequence[Assignment]) -> None:
+        if assignments:
+            await self._store.apply(
+                [Transition.handed_back(one.seq, one.lease) for one in assignments]
+            )
+
+    def _let_go(self, leases: Sequence[int]) -> None:
+        for lease in leases:
+            attempt = self._taken.pop(lease, None)
+            if attempt is not None:
+                self._attempts.discard(attempt)
+
+    async def _attend(self) -> None:
+        """What a heartbeat would tell, without waiting for it."""
+        await asyncio.sleep(_ATTEND_PAUSE)
+        self._attending = False
+        leases = list(self._taken)
+        info = self._info
+        try:
+            answer = await asyncio.to_thread(self._store.pulse, info.id, info.incarnation, leases)
+        except JobQueueError as error:
+            _log.debug("cannot attend: %s", error)  # the next heartbeat tells the same
+            return
+        if not answer.known:
+            self._inbox.moved()
+            return
+        self._status = answer.status
+        if answer.status is not WorkerStatus.ONLINE:
+            self._inbox.set_status(answer.status)
+        self._inbox.cancel([*answer.cancelled, *answer.lost])
+
+    # -- Link ----------------------------------------------------------------------------------
+
+    def grant(self, slots: int) -> None:
+        """See ``Link.grant``."""
+        self._drained = False
+        self._free = min(self._free + slots, self._info.concurrency)
+        if self._told or self._look_at_all:
+            self._wake.set()
+
+    async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
+        """See ``Link.report``."""
+        outcomes = []
+        if reports:
+            outcomes = (await self._store.apply(reports)).outcomes
+        self._let_go(
+            [
+                report.lease
+                for report in reports
+                if report.lease is not None and report.move is not Move.START
+            ]
+        )
+        if freed and not self._drained:
+            self.grant(freed)
+        return [outcome.refusal is None for outcome in outcomes]
+
+    def pulse(
+        self,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        complete: bool = True,
+        fresh: bool = False,
+    ) -> Pulse:
+        """See ``Link.pulse``."""
+        answer = self._store.pulse(self._info.id, self._info.incarnation, leases, begun)
+        if not answer.known:
+            return answer
+        self._status = answer.status
+        if any(one.state is State.ASSIGNED for one in answer.unlisted):
+            self._call(self.look)
+        running = {one.lease: one for one in answer.unlisted if one.state is State.RUNNING}
+        if complete:
+            lost = [running[lease] for lease in self._missing & running.keys()]
+            self._missing = frozenset(running)
+            if lost:
+                self._call(self._lose, lost)
+        if answer.lost:
+            self._call(self._let_go, answer.lost)
+        return answer
+
+    def _call(self, callback: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _lose(self, held: Sequence[Held]) -> None:
+        """Nobody here knows of them: twice in a row, so that none was just under way."""
+        error = f"worker {self._info.id} does not know of it"
+        self._spawn(
+            self._apply_quietly([Transition.worker_lost(one.seq, one.lease, error) for one in held])
+        )
+
+    async def _apply_quietly(self, transitions: Sequence[Transition]) -> None:
+        try:
+            await self._store.apply(transitions)
+        except JobQueueError as error:
+            _log.warning("lost leases could not be failed over: %s", error)
+
+    async def drain(self) -> None:
+        """See ``Link.drain``. What is assigned from now on is handed back."""
+        self._drained = True
+        self._free = 0
+        async with self._one_at_a_time:  # a look under way may still deliver
+            pass
+        if self._status is WorkerStatus.ONLINE:  # else it was asked to, and the store knows
+            await self._store.set_worker_status(self._info.id, WorkerStatus.DRAINING)
+        self.look()
+
+    async def close(self) -> None:
+        """See ``Link.close``. What it still executes is left to the heartbeat timeout."""
+        self._closed(self)
+        self._drained = True
+        self._free = 0
+        if self._source is not None:
+            await self._source.stop()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        info = self._info
+        for _ in range(_GOODBYES):
+            async with self._one_at_a_time:
+                await self._ask(None)  # the leader may not have heard yet that it leaves
+            if await self._store.retire_worker(info.id, info.incarnation) or self._taken:
+                return

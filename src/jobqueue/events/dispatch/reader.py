@@ -1,0 +1,157 @@
+"""Reading hints: a thread of its own that wakes the loop.
+
+No consumer group and no committed offsets: whoever starts reads from the end, and looks into the
+store for what was said before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import confluent_kafka
+
+from jobqueue.core.dispatch import Hint
+from jobqueue.events.codec import UnknownRecord
+from jobqueue.events.dispatch.codec import decode
+from jobqueue.events.kafka import KafkaSettings
+
+_log = logging.getLogger("jobqueue.events.dispatch")
+_POLL = 0.1
+_AT_ONCE = 1_000
+_ASK = 2.0
+_AGAIN = 0.5
+_GOODBYE = 5.0
+_PATIENT_TRIES = 3  # partitions of a new topic have no leader at first
+
+
+class HintReader:
+    """Implements ``core.dispatch.HintSource``. Every partition of some topics, or just one."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topics: Mapping[str, int | None],  # None: every partition
+        *,
+        placed: Callable[[], None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        # Called on the loop once reading has begun: what was said before is not heard.
+        self._placed = placed or _nothing
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failing = False
+        self._tries = 0
+
+    def start(self, heard: Callable[[Sequence[Hint]], None]) -> None:
+        """See ``HintSource.start``."""
+        self._loop = asyncio.get_running_loop()
+        self._heard = heard
+        self._thread = threading.Thread(target=self._run, name="jobqueue-hints", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """See ``HintSource.stop``."""
+        thread, self._thread = self._thread, None
+        self._ended.set()
+        if thread is not None:
+            await asyncio.to_thread(thread.join, _GOODBYE)
+
+    # -- in the thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            consumer = self._consumer()
+            try:
+                while not self._ended.is_set() and not self._place(consumer):
+                    self._ended.wait(_AGAIN)
+                while not self._ended.is_set():
+                    self._read(consumer)
+            except confluent_kafka.KafkaException as error:
+                self._failed(error.args[0])
+            except Exception:
+                _log.exception("reading hints failed")
+            finally:
+                consumer.close()
+            self._ended.wait(_AGAIN)
+
+    def _consumer(self) -> Any:
+        return confluent_kafka.Consumer(
+            {
+                **self._settings.client(),
+                "group.id": "jobqueue-hints",  # asked for, and not used: nothing is committed
+                "enable.auto.commit": False,
+                "auto.offset.reset": "latest",
+                "allow.auto.create.topics": False,
+                # Small messages, and the sooner the better.
+                "fetch.wait.max.ms": 100,
+                "error_cb": self._failed,
+            }
+        )
+
+    def _place(self, consumer: Any) -> bool:
+        """Go to the end; False: the topics are not there yet, or Kafka is not."""
+        places = []
+        try:
+            for topic, one in self._topics.items():
+                found = consumer.list_topics(topic, timeout=_ASK).topics[topic]
+                if found.error is not None or not found.partitions:
+                    return False  # whoever leads makes them
+                if one is not None and one not in found.partitions:
+                    return False
+                for number in found.partitions if one is None else (one,):
+                    place = confluent_kafka.TopicPartition(topic, number)
+                    _, place.offset = consumer.get_watermark_offsets(place, timeout=_ASK)
+                    places.append(place)
+        except confluent_kafka.KafkaException as error:
+            tries, self._tries = self._tries, self._tries + 1
+            if tries >= _PATIENT_TRIES:
+                self._failed(error.args[0])
+            return False
+        consumer.assign(places)
+        self._recovered()
+        self._call(self._placed)
+        return True
+
+    def _read(self, consumer: Any) -> None:
+        first = consumer.poll(_POLL)
+        if first is None:
+            return
+        hints: list[Hint] = []
+        for message in (first, *consumer.consume(_AT_ONCE, 0)):
+            if message.error() is not None:
+                self._failed(message.error())
+                continue
+            try:
+                hints.append(decode(message.value()))
+            except UnknownRecord as error:
+                _log.warning("topic %s: %s", message.topic(), error)
+        if hints:
+            self._recovered()
+            self._call(self._heard, hints)
+
+    def _failed(self, error: Any) -> None:
+        if not self._failing:
+            self._failing = True
+            where = self._settings.bootstrap
+            _log.warning(
+                "Kafka at %s: %s; the store is looked at by itself, later", where, error.str()
+            )
+
+    def _recovered(self) -> None:
+        if self._failing:
+            self._failing = False
+            _log.info("Kafka at %s is heard again", self._settings.bootstrap)
+
+    def _call(self, callback: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

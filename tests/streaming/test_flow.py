@@ -1,0 +1,220 @@
+"""A job's way: HTTP, Redis, Kafka, the scheduler that leads, Kafka, a worker, and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import httpx
+import pytest
+
+from jobqueue.core.dispatch import Hint
+from jobqueue.core.errors import Conflict
+from jobqueue.core.job import JobSpec, WorkerStatus
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.events.dispatch.link import KafkaLink
+from jobqueue.topology.embedded import Embedded
+from tests.api.public.hand import Hand
+from tests.streaming.system import System, client, ended, say_again, spoken, until
+
+pytestmark = [pytest.mark.integration]
+
+
+async def submit(api: Embedded, count: int = 1, **how: object) -> list[str]:
+    spec = JobSpec(**{"payload": b"{}", "type": "echo", **how})  # type: ignore[arg-type]
+    return [one.unwrap() for one in await api.backend.submit([spec] * count)]
+
+
+async def published(system: System, wanted: Counter[str], *topics: str) -> list[str]:
+    """The events of the topics, once these are among them."""
+
+    async def found() -> list[str] | None:
+        there = [one.event for one in await asyncio.to_thread(spoken, system.kafka, *topics)]
+        return there if not wanted - Counter(there) else None
+
+    return await until(found, f"{wanted} in {topics}")
+
+
+@pytest.mark.req("sch:API", "sch:LOOP", "sch:LIFE", "sch:TOPICS")
+async def test_a_job_submitted_over_http_is_done_and_told_of(system: System) -> None:
+    api = await system.all()
+    async with client(api) as http:
+        answer = await http.post("/jobs", json={"type": "echo", "payload": {"number": 7}})
+        assert answer.status_code == 202, answer.text
+        job_id = answer.json()["job_id"]
+        await ended(api.backend, job_id)
+        shown = (await http.get(f"/jobs/{job_id}")).json()
+        refused = await http.post("/jobs", json={"type": "echo", "priority": 10, "payload": {}})
+    assert shown["status"] == "SUCCESS"
+    assert shown["assigned_worker"] == "w"
+    assert refused.status_code in (400, 422)
+    for topic, events in {
+        "requests": ["JobCreated"],
+        "assignments": ["JobAssigned"],
+        "results": ["JobStarted", "JobCompleted"],
+        "workers": ["WorkerRegistered"],
+    }.items():
+        assert sorted(await published(system, Counter(events), topic)) == sorted(events)
+
+
+@pytest.mark.req("sch:ROADMAP", "sch:LOOP")
+async def test_a_failing_job_is_retried_after_one_second_then_two(system: System) -> None:
+    api = await system.all()
+    (job_id,) = await submit(api, type="fail", payload=b'{"times": 2}', max_retries=3)
+    (job,) = await ended(api.backend, job_id)
+    assert (job.state, job.attempt) == (State.DONE, 3)
+    events = await api.backend.history(job_id)
+    failed = [one.at for one in events if one.to_state is State.FAILED]
+    again = [one.at for one in events if one.reason is Reason.RETRY_DUE]
+    for wait, (since, back) in zip((1.0, 2.0), zip(failed, again, strict=True), strict=True):
+        assert back - since >= wait
+    assert Counter(await published(system, Counter(JobFailed=2), "results"))["JobFailed"] == 2
+    assert Counter(await published(system, Counter(JobRequeued=2), "requests")) == Counter(
+        JobCreated=1, JobRequeued=2
+    )
+
+
+@pytest.mark.req("sch:ROADMAP", "sch:WORKER")
+async def test_jobs_go_to_the_least_loaded_worker_and_never_beyond_its_slots(
+    system: System,
+) -> None:
+    api = await system.server("api")
+    await system.server("scheduler")
+    for name, slots in (("one", "2"), ("two", "3")):
+        await system.worker(name, more={"worker.concurrency": slots})
+    jobs = await submit(api, 8, type="sleep", payload=b'{"seconds": 30}')
+
+    async def shared_out() -> Counter[str | None] | None:
+        found = [await api.backend.get(job_id) for job_id in jobs]
+        by_worker = Counter(job.worker_id for job in found if job.state is State.RUNNING)
+        return by_worker if by_worker.total() == 5 else None
+
+    assert await until(shared_out, "five run") == Counter(one=2, two=3)
+    assert {worker.running for worker in await api.backend.list_workers()} == {2, 3}
+    queue = await api.backend.queue_stats("default")
+    assert queue.depth[State.PENDING] == 3
+    for job_id in jobs:
+        await api.backend.cancel(job_id)
+    await ended(api.backend, *jobs)  # the word of a cancel reaches the workers
+
+
+@pytest.mark.req("sch:IDEMP")
+async def test_what_is_delivered_twice_happens_once(system: System) -> None:
+    """Every message of every topic, again and again, during the run and after it."""
+    api = await system.all()
+    topics = ("requests", "assignments", "results", "workers")
+    running = await submit(api, 3, type="sleep", payload=b'{"seconds": 1}')
+    done = await submit(api, 20)
+    await ended(api.backend, *done)
+    said = await asyncio.to_thread(spoken, system.kafka, *topics)
+    assert {one.event for one in said} >= {"JobCreated", "JobAssigned", "JobCompleted"}
+    for _ in range(3):
+        await asyncio.to_thread(say_again, system.kafka, said)
+    await ended(api.backend, *running)
+    await asyncio.to_thread(say_again, system.kafka, said)
+    (last,) = await submit(api)  # whoever did it has read everything before
+    await ended(api.backend, last)
+    for job_id in (*running, *done, last):
+        events = await api.backend.history(job_id)
+        assert [one.to_state.name for one in events] == [
+            "PENDING", "ASSIGNED", "RUNNING", "DONE",
+        ]  # fmt: skip
+    worker = system.workers[0]
+    body, _ = await worker.metrics.render()
+    (line,) = [x for x in body.decode().splitlines() if x.startswith("jq_kafka_hints_dropped_to")]
+    assert float(line.split()[1]) >= 3 * len(done)
+
+
+@pytest.mark.req("sch:WORKER")
+async def test_a_drained_worker_gets_nothing_and_hands_back_what_it_has_not_begun(
+    system: System,
+) -> None:
+    api = await system.server("api")
+    await system.server("scheduler")
+    first = await system.worker("first", more={"worker.concurrency": "2"})
+    jobs = await submit(api, 2, type="sleep", payload=b'{"seconds": 1}')
+
+    async def both_run() -> bool:
+        return all([(await api.backend.get(one)).state is State.RUNNING for one in jobs])
+
+    await until(both_run, "both run")
+    await api.backend.drain_worker("first")
+    await until(lambda: _withdrawn(first), "it takes no more")
+    (waits,) = await submit(api)
+    await ended(api.backend, *jobs)
+    assert (await api.backend.get(waits)).state is State.PENDING
+    await system.worker("second")
+    (job,) = await ended(api.backend, waits)
+    assert job.worker_id == "second"
+    await first.stop()
+    shown = {one.info.id: one.status for one in await api.backend.list_workers()}
+    assert shown == {"second": WorkerStatus.ONLINE}
+
+
+async def _withdrawn(worker: object) -> bool:
+    return not worker.runtime._taking  # type: ignore[attr-defined]
+
+
+@pytest.mark.req("sch:API")
+async def test_each_role_does_its_own(system: System) -> None:
+    """Workers do not connect to an API; a scheduler shows its health and figures only."""
+    api = await system.server("api")
+    scheduler = await system.server("scheduler")
+    with pytest.raises(Conflict, match="hear of their jobs by Kafka"):
+        await Hand.connect(api.backend)
+    assert (scheduler.grpc_target, bool(api.grpc_target)) == ("", True)
+    async with client(scheduler) as http:
+        assert (await http.get("/healthz")).status_code == 200
+        assert "jq_scheduler_cycle_duration_seconds" in (await http.get("/metrics")).text
+        assert (await http.get("/jobs")).status_code == 404
+    async with httpx.AsyncClient(base_url=api.http_url, trust_env=False) as http:
+        assert (await http.get("/readyz")).status_code == 200
+
+
+@pytest.mark.req("sch:API")
+async def test_one_process_may_do_it_all(system: System) -> None:
+    """Also with a pool, which hears of its jobs as every worker does."""
+    both = await system.server("all", **{"worker.concurrency": "2"})
+    jobs = await submit(both, 5)
+    assert {job.state for job in await ended(both.backend, *jobs)} == {State.DONE}
+
+
+@pytest.mark.req("sch:LOOP", "sch:WORKER")
+async def test_an_assignment_that_was_not_heard_is_told_again(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through Kafka: this worker's heartbeats are too rare to find it."""
+    lost: list[Hint] = []
+    told: list[Hint] = []
+    real = KafkaLink.heard
+
+    def heard(link: KafkaLink, hints: Sequence[Hint]) -> None:
+        if lost:
+            told.extend(hints)
+            real(link, hints)
+        else:
+            lost.extend(hints)
+
+    looks: list[KafkaLink] = []  # at its start, and when Kafka is listened to
+    look = KafkaLink.look
+
+    def note(link: KafkaLink) -> None:
+        looks.append(link)
+        look(link)
+
+    async def listening() -> bool:
+        return len(looks) == 2
+
+    monkeypatch.setattr(KafkaLink, "heard", heard)
+    monkeypatch.setattr(KafkaLink, "look", note)
+    api = await system.server("api")
+    rare = {"worker.heartbeat_interval": "60", "worker.heartbeat_timeout": "90"}
+    await system.server("scheduler", **{"kafka.resend_after": "0.5"}, **rare)
+    await system.worker(more=rare)
+    await until(listening, "it listens to Kafka")
+    (job_id,) = await submit(api)
+    (job,) = await ended(api.backend, job_id)
+    assert job.attempt == 1
+    assert {one.job_id for one in lost} == {one.job_id for one in told} == {job_id}
+    assert lost[0].event_id != told[0].event_id

@@ -1,0 +1,257 @@
+"""A worker's link on a real Redis, with hints that come as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+import pytest_asyncio
+
+from jobqueue.core.dispatch import Hint, HintKind
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.ids import new_job_ids
+from jobqueue.core.job import Assignment, JobSpec, NewJob, Queue, Transition, WorkerStatus
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.observer import Deaf
+from jobqueue.core.store import Claim
+from jobqueue.events.dispatch.worker import KafkaDispatch
+from jobqueue.stores.redis.store import RedisStore
+from tests.api.public.hand import Hand
+from tests.streaming.system import until
+
+pytestmark = [pytest.mark.integration]
+
+
+class Said:
+    """Implements ``HintSource``: hints come when the test says them."""
+
+    def __init__(self) -> None:
+        self.heard: Callable[[Sequence[Hint]], None] = lambda hints: None
+        self.partitions: list[int] = []
+
+    def start(self, heard: Callable[[Sequence[Hint]], None]) -> None:
+        self.heard = heard
+
+    async def stop(self) -> None:
+        self.heard = lambda hints: None
+
+
+class Counting(Deaf):
+    def __init__(self) -> None:
+        self.dropped = 0
+
+    def hints_dropped(self, count: int) -> None:
+        self.dropped += count
+
+
+class Bench:
+    """A worker on its link, and a store as the leader has one."""
+
+    def __init__(self, url: str) -> None:
+        self.store = RedisStore(url, partitions=4)  # the worker's own
+        self.other = RedisStore(url, partitions=4)
+        self.said = Said()
+        self.observer = Counting()
+
+    async def open(self) -> None:
+        await self.store.open()
+        await self.other.open()
+        await self.other.create_queue(Queue(name="default", max_retries=3))
+
+        def listen(partition: int, placed: Callable[[], None]) -> Said:
+            self.said.partitions.append(partition)
+            return self.said
+
+        self.dispatch = KafkaDispatch(self.store, listen, self.observer)
+        self.hand = await Hand.connect(self.dispatch)
+        (worker,) = await self.other.workers()
+        self.incarnation = worker.info.incarnation
+
+    async def close(self) -> None:
+        await self.store.close()
+        await self.other.close()
+
+    async def assign(self, count: int = 1) -> list[Assignment]:
+        """What the leader does."""
+        ids = new_job_ids(count)
+        await self.other.submit([NewJob(one, JobSpec(payload=b"x")) for one in ids])
+        return await self.other.claim([Claim(("default",), ["hand"] * count)])
+
+    def tell(self, *jobs: Assignment, **more: object) -> None:
+        """What Kafka does."""
+        hints = []
+        for job in jobs:
+            told = {
+                "job_id": job.id,
+                "attempt": job.attempt,
+                "worker_id": job.worker_id,
+                "incarnation": self.incarnation,
+                **more,
+            }
+            hints.append(Hint(HintKind.JOB_ASSIGNED, "event", 0.0, **told))  # type: ignore[arg-type]
+        self.said.heard(hints)
+
+    async def state(self, job: Assignment) -> State:
+        found = await self.other.get(job.id)
+        assert found is not None
+        return found.state
+
+    async def settled(self) -> None:
+        """Everything that was said has been looked at, and brought nothing."""
+        await asyncio.sleep(0.1)
+        assert self.hand.jobs.empty()
+
+
+@pytest_asyncio.fixture
+async def bench(redis_url: str) -> AsyncIterator[Bench]:
+    made = Bench(redis_url)
+    await made.open()
+    yield made
+    await made.hand.link.close()
+    await made.close()
+
+
+@pytest.mark.req("sch:IDEMP", "sch:WORKER")
+async def test_a_hint_brings_the_job_once(bench: Bench) -> None:
+    hand = bench.hand
+    hand.link.grant(10)
+    (job,) = await bench.assign()
+    bench.tell(job, job)
+    bench.tell(job)
+    assert await hand.take() == job  # with all that the leader was given
+    bench.tell(job)
+    await bench.settled()
+    await hand.start(job)
+    bench.tell(job)
+    await bench.settled()
+    await hand.succeed(job)
+    bench.tell(job)
+    await bench.settled()
+    assert bench.observer.dropped == 5
+    assert [one.to_state for one in await bench.other.history(job.id)] == [
+        State.PENDING, State.ASSIGNED, State.RUNNING, State.DONE,
+    ]  # fmt: skip
+
+
+@pytest.mark.req("sch:IDEMP", "sch:PARTITION")
+async def test_old_hints_and_those_of_others_bring_nothing(bench: Bench) -> None:
+    bench.hand.link.grant(10)
+    (job,) = await bench.assign()
+    bench.tell(job, incarnation=bench.incarnation + 1)
+    await bench.settled()
+    bench.tell(job, worker_id="another")  # workers may share a partition
+    await bench.settled()
+    bench.said.heard([Hint(HintKind.JOB_STARTED, "event", 0.0, job.id, worker_id="hand")])
+    await bench.settled()
+    bench.tell(job, attempt=7)
+    await bench.settled()
+    assert bench.observer.dropped == 2
+    await bench.other.apply([Transition.handed_back(job.seq, job.lease)])
+    bench.tell(job)  # an attempt that is over
+    await bench.settled()
+    assert bench.observer.dropped == 3
+
+
+async def test_no_more_is_taken_than_there_are_slots(bench: Bench) -> None:
+    hand = bench.hand
+    jobs = await bench.assign(4)
+    bench.tell(*jobs)
+    await bench.settled()
+    hand.link.grant(2)
+    first = [await hand.take() for _ in range(2)]
+    await bench.settled()
+    for job in first:
+        await hand.start(job)
+    done = [Transition.succeeded(job.seq, job.lease, None) for job in first]
+    assert await hand.link.report(done, freed=2) == [True, True]
+    rest = [await hand.take() for _ in range(2)]
+    assert {job.id for job in first + rest} == {job.id for job in jobs}
+
+
+@pytest.mark.req("sch:WORKER")
+async def test_what_nobody_told_is_found_with_the_heartbeat(bench: Bench) -> None:
+    hand = bench.hand
+    hand.link.grant(10)
+    await bench.settled()
+    jobs = await bench.assign(3)
+    bench.tell(jobs[0])
+    assert await hand.take() == jobs[0]
+    await asyncio.to_thread(hand.link.pulse, [jobs[0].lease])
+    assert {(await hand.take()).id for _ in range(2)} == {jobs[1].id, jobs[2].id}
+    bench.tell(*jobs)
+    await bench.settled()
+
+
+async def test_a_lease_that_runs_without_the_worker_is_lost_after_two_heartbeats(
+    bench: Bench,
+) -> None:
+    hand = bench.hand
+    hand.link.grant(1)
+    (job,) = await bench.assign()
+    bench.tell(job)
+    await hand.start(await hand.take())
+    await asyncio.to_thread(hand.link.pulse, [], (), False)  # the loop was blocked: says nothing
+    await asyncio.to_thread(hand.link.pulse, [])
+    await bench.settled()
+    assert await bench.state(job) is State.RUNNING
+    await asyncio.to_thread(hand.link.pulse, [])
+
+    async def lost() -> bool:
+        return await bench.state(job) is State.FAILED
+
+    await until(lost, "it failed over")
+    assert (await bench.other.history(job.id))[-1].reason is Reason.WORKER_LOST
+
+
+@pytest.mark.req("sch:WORKER")
+async def test_a_worker_that_drains_hands_back_what_it_is_told(bench: Bench) -> None:
+    hand = bench.hand
+    jobs = await bench.assign(2)
+    bench.tell(jobs[0])
+    await hand.link.drain()
+
+    async def back() -> bool:
+        return {await bench.state(job) for job in jobs} == {State.PENDING}
+
+    await until(back, "both are handed back")  # also the one that it did not hear of
+    (worker,) = await bench.other.workers()
+    assert worker.status is WorkerStatus.DRAINING
+    assert hand.jobs.empty()
+
+
+async def test_a_word_of_somebody_else_reaches_the_worker_at_once(bench: Bench) -> None:
+    """Without waiting for a heartbeat: cancels, and what an operator wants."""
+    hand = bench.hand
+    hand.link.grant(1)
+    (job,) = await bench.assign()
+    bench.tell(job)
+    await hand.start(await hand.take())
+    assert await bench.other.request_cancel(job.seq)
+    assert await asyncio.wait_for(hand.cancelled.get(), 10) == job.lease
+    await bench.other.set_worker_status("hand", WorkerStatus.STOPPING)
+    assert await asyncio.wait_for(hand.statuses.get(), 10) is WorkerStatus.STOPPING
+
+
+async def test_a_new_life_takes_the_place_of_the_old_one(bench: Bench) -> None:
+    hand = bench.hand
+    hand.link.grant(1)
+    (job,) = await bench.assign()
+    bench.tell(job)
+    await hand.start(await hand.take())
+    again = await Hand.connect(bench.dispatch)
+    assert await bench.state(job) is State.FAILED  # the old one's, to be tried again
+    assert bench.said.partitions == [0, 0]
+    assert not (await asyncio.to_thread(hand.link.pulse, [job.lease])).known
+    await again.link.close()
+    assert await bench.other.workers() == []
+
+
+async def test_a_store_without_partitions_is_told_apart(redis_url: str) -> None:
+    store = RedisStore(redis_url)
+    await store.open()
+    try:
+        with pytest.raises(InvalidArgument, match="no partition"):
+            await Hand.connect(KafkaDispatch(store, lambda partition, placed: Said()))
+    finally:
+        await store.close()
