@@ -12,6 +12,7 @@ from jobqueue.api.grpc.pb import taskqueue_public_pb2 as public
 from jobqueue.core.errors import Internal, InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.services.model import (
+    MAX_UINT32,
     Applied,
     Canceled,
     Created,
@@ -32,8 +33,6 @@ from jobqueue.services.model import (
 from jobqueue.services.requests import page_offset, page_size
 
 E = TypeVar("E", bound=enum.IntEnum)
-
-MAX_UINT32 = 2**32 - 1
 
 STATUS_TO_PB = {status: public.JobStatus.Value(status.name) for status in Status}
 OUTCOME_TO_PB = {
