@@ -65,7 +65,7 @@ async def test_a_checksum_that_is_not_the_outputs_is_refused(shelf: ResultShelf,
 
 @pytest.mark.req("tq:TERMINAL", "tq:LOCK-29")
 async def test_an_equal_envelope_is_confirmed_and_tells_that_it_was_there(shelf, lines: Lines):
-    await store(shelf, DONE)
+    assert await store(shelf, DONE) == Stored(True, False, Status.DONE)
     assert await store(shelf, DONE) == Stored(True, True, Status.DONE)
     assert not lines.of("result_conflict")
 

@@ -17,10 +17,13 @@ from jobqueue.api.grpc.taskqueue.peer import Peer
 from jobqueue.api.grpc.taskqueue.remote import RemoteJobs, RemoteQueue
 from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
 from jobqueue.core.errors import PermissionDenied, QueueFull, Unavailable
+from jobqueue.services.coordinator import Coordinator
 from jobqueue.services.model import MAX_OUTPUT_BYTES, Actor, Envelope, Listing, Spec, Status
 from jobqueue.services.owners import owner_index
 from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, new_request_id
-from jobqueue.topology.taskqueue import catalogue
+from jobqueue.services.worker_loop import WorkerLoop
+from jobqueue.topology.taskqueue import catalogue, microservices
+from jobqueue.topology.taskqueue import node as nodes
 from jobqueue.topology.taskqueue.links import Links
 from jobqueue.topology.taskqueue.node import node
 from jobqueue.topology.taskqueue.programs import PROGRAMS
@@ -167,6 +170,35 @@ async def test_bounds_that_were_set_count(design: str) -> None:
             await queue.submit(LONG, "")
         with pytest.raises(QueueFull):
             await queue.submit(LONG, "")
+
+
+@pytest.mark.req("tq:STARTUP", "tq:LIVENESS")
+@pytest.mark.parametrize("design", ["a", "b"])
+async def test_times_that_were_set_count(design: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, dict[str, Any]] = {}
+
+    def noting(part: type) -> type:
+        class Noting(part):  # type: ignore[misc, valid-type]
+            def __init__(self, *args: Any, **more: Any) -> None:
+                told[part.__name__] = more
+                super().__init__(*args, **more)
+
+        return Noting
+
+    for module in (microservices, nodes):
+        for part in (Coordinator, WorkerLoop):
+            monkeypatch.setattr(module, part.__name__, noting(part))
+    environ = {
+        "HEARTBEAT_INTERVAL_MS": "700",
+        "WORKER_TIMEOUT_MS": "7000",
+        "RETRY_AFTER_MS": "70",
+        **AT_ONCE,
+    }
+    async with design_a(environ) if design == "a" else design_b(1, environ):
+        coordinator, worker = told["Coordinator"], told["WorkerLoop"]
+    assert coordinator["heartbeat_interval_ms"] == worker["heartbeat_interval_ms"] == 700
+    assert coordinator["worker_timeout_ms"] == 7_000
+    assert coordinator["retry_after_ms"] == 70
 
 
 # -- what lies between -----------------------------------------------------------------------------
