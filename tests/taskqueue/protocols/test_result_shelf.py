@@ -10,7 +10,6 @@ import pytest
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.services.model import (
     MAX_OUTPUT_BYTES,
-    OUTPUT_TOO_LARGE,
     Envelope,
     Status,
     Stored,
@@ -100,7 +99,7 @@ async def test_output_over_the_cap_becomes_a_failure_without_the_bytes(shelf: Re
     assert envelope.status is Status.FAILED
     assert envelope.output == b""
     assert envelope.checksum == EMPTY
-    assert envelope.output_summary.startswith(OUTPUT_TOO_LARGE)
+    assert envelope.output_summary.startswith("OUTPUT_TOO_LARGE: ")
     assert "9 bytes" in envelope.output_summary
     assert envelope.runtime_ms == 5
     assert await store(shelf, large) == Stored(True, True, Status.FAILED)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from jobqueue import logs
 from jobqueue.cli import service as program
 from jobqueue.topology.taskqueue.catalogue import SERVICES
 from tests.cli import processes
@@ -84,7 +85,7 @@ def test_a_real_process_says_so_and_fails(tmp_path) -> None:
 )
 def test_the_log_is_as_the_variables_say(run: Run, monkeypatch, environ, level, form) -> None:
     told: list[object] = []
-    monkeypatch.setattr(program.logs, "configure", lambda *args, **more: told.append((args, more)))
+    monkeypatch.setattr(logs, "configure", lambda *args, **more: told.append((args, more)))
     monkeypatch.setattr(program, "run_service", lambda serve, log: 0)
     run("job", **environ)
     assert told == [(("job", level, form), {"always": ("method", "event")})]

@@ -139,7 +139,7 @@ async def test_the_oldest_results_are_forgotten_when_their_outputs_are_too_much(
         assert (await queue.status(jobs[0])).summary.status is Status.DONE
 
 
-@pytest.mark.req("tq:DEDUP", "tq:LOCK-25")
+@pytest.mark.req("tq:DEDUP", "tq:LOCK-25", "tq:RESULT", "tq:LOCK-18")
 @pytest.mark.parametrize("design", ["a", "b"])
 async def test_bounds_that_were_set_count(design: str) -> None:
     bounds = {
@@ -178,7 +178,7 @@ async def test_times_that_were_set_count(design: str, monkeypatch: pytest.Monkey
     told: dict[str, dict[str, Any]] = {}
 
     def noting(part: type) -> type:
-        class Noting(part):  # type: ignore[misc, valid-type]
+        class Noting(part):  # type: ignore[misc]
             def __init__(self, *args: Any, **more: Any) -> None:
                 told[part.__name__] = more
                 super().__init__(*args, **more)
