@@ -74,6 +74,7 @@ def test_a_name_that_takes_too_long_to_find_is_given_up(monkeypatch, capsys) -> 
     [
         [],
         ["--mode", "tcp"],
+        ["--target", "a:1"],
         ["--mode", "http", "--target", "a:1"],
         ["--mode", "tcp", "--target", "a"],
         ["--mode", "tcp", "--target", ":1"],
