@@ -38,7 +38,7 @@ async def test_a_queued_job_is_canceled_at_once(held: Public) -> None:
     assert await held.client.get_job_status(job_id) == state
 
 
-@pytest.mark.req("tq:FR-4", "tq:CANCEL", "tq:LOCK-39")
+@pytest.mark.req("tq:FR-2", "tq:FR-4", "tq:CANCEL", "tq:LOCK-39")
 async def test_a_running_job_is_asked_and_goes_on(tq: Public) -> None:
     (job_id, *_) = await tq.hold()
     before = await tq.client.get_job_status(job_id)
