@@ -17,7 +17,7 @@ from jobqueue.core.job import Health, JobSpec, QueueSpec
 from jobqueue.core.lifecycle import State
 from jobqueue.core.rebuild import World
 from jobqueue.core.stream import JobEvent, StreamItem
-from jobqueue.engine.admission import MAX_LABELS_BYTES
+from jobqueue.core.texts import MAX_LABELS_BYTES
 from jobqueue.events import kafka as events_kafka
 from jobqueue.events.kafka import KafkaPublisher, KafkaSettings, make_topics
 from jobqueue.events.publisher import Message, PublishFailed

@@ -17,15 +17,18 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.retry import profile
 from jobqueue.core.store import ALL_QUEUES
+from jobqueue.core.texts import (
+    MAX_KEY_LENGTH,
+    MAX_TYPE_LENGTH,
+    MAX_WORKER_ID_LENGTH,
+    check_labels,
+    check_printable,
+    check_text,
+)
 
 MAX_RETRIES = 1_000
 MAX_SECONDS = 10 * 365 * 86_400.0
 LATEST = 253_402_300_799.0  # the last second of the year 9999
-MAX_KEY_LENGTH = 255
-MAX_TYPE_LENGTH = 200
-MAX_LABELS = 32
-MAX_LABEL_LENGTH = 255
-MAX_LABELS_BYTES = 32 * 1024  # together: an event that tells of the job has room for them
 MAX_CONCURRENCY = 100_000
 MAX_CAPACITY = 1_000_000_000_000
 MAX_OFFSET = 10**18
@@ -57,11 +60,11 @@ def check_spec(spec: JobSpec, max_payload_bytes: int) -> None:
     if spec.delay is not None or spec.run_at is not None:
         _check_times(spec)
     if spec.type:
-        _check_text("type", spec.type, MAX_TYPE_LENGTH)
+        check_text("type", spec.type, MAX_TYPE_LENGTH)
     if spec.key is not None:
-        _check_text("idempotency_key", spec.key, MAX_KEY_LENGTH)
+        check_text("idempotency_key", spec.key, MAX_KEY_LENGTH)
     if spec.labels:
-        _check_labels(spec)
+        check_labels("labels", spec.labels, check_text)
 
 
 def _check_times(spec: JobSpec) -> None:
@@ -73,20 +76,6 @@ def _check_times(spec: JobSpec) -> None:
         raise InvalidArgument("delay", f"must be 0 to {MAX_SECONDS:.0f} seconds")
     if spec.run_at is not None and not (math.isfinite(spec.run_at) and 0 <= spec.run_at <= LATEST):
         raise InvalidArgument("run_at", "must be a time between 1970 and 9999")
-
-
-def _check_labels(spec: JobSpec) -> None:
-    if len(spec.labels) > MAX_LABELS:
-        raise InvalidArgument("labels", f"at most {MAX_LABELS} are allowed")
-    for name, value in spec.labels.items():
-        _check_text("labels", name, MAX_LABEL_LENGTH)
-        if value:
-            _check_text("labels", value, MAX_LABEL_LENGTH)
-    size = sum(len(text.encode()) for label in spec.labels.items() for text in label)
-    if size > MAX_LABELS_BYTES:
-        raise InvalidArgument(
-            "labels", f"{size} bytes are too many; at most {MAX_LABELS_BYTES} are allowed together"
-        )
 
 
 def check_queue(queue: Queue) -> None:
@@ -110,8 +99,7 @@ def check_queue(queue: Queue) -> None:
 
 def check_worker(info: WorkerInfo) -> None:
     """Refuse a worker that could not be told apart or fed."""
-    if not 1 <= len(info.id) <= MAX_KEY_LENGTH or not info.id.isprintable():
-        raise InvalidArgument("worker_id", f"1 to {MAX_KEY_LENGTH} printable characters")
+    check_printable("worker_id", info.id, MAX_WORKER_ID_LENGTH)
     if not 1 <= info.concurrency <= MAX_CONCURRENCY:
         raise InvalidArgument("concurrency", f"must be 1 to {MAX_CONCURRENCY}")
     if not info.queues:
@@ -157,16 +145,6 @@ def read_page_token(token: str) -> int | None:
 def _check_name(field: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidArgument(field, f"{name[:120]!r} is not a queue name: {_NAME_RULE}")
-
-
-def _check_text(field: str, text: str, longest: int) -> None:
-    if not 1 <= len(text) <= longest:
-        raise InvalidArgument(field, f"1 to {longest} characters are allowed")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidArgument(field, "has a lone surrogate, which is not text") from None
 
 
 def _check_retries(value: int) -> None:

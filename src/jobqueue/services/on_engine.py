@@ -28,6 +28,7 @@ from jobqueue.services.model import (
     CANCELED_RUNNING,
     CANCELED_UNSTARTED,
     MAX_SUMMARY,
+    MAX_UINT32,
     Canceled,
     Envelope,
     Listing,
@@ -44,7 +45,6 @@ from jobqueue.services.requests import check_key, check_reason, check_spec
 from jobqueue.services.simulation import done_summary
 
 _VIEW = "taskqueue"
-_MAX_RUNTIME_MS = 2**32 - 1  # what its field holds
 _DEAD = frozenset({Status.FAILED, Status.CANCELED})  # both are dead letters to the engine
 
 
@@ -191,7 +191,7 @@ def _runtime(job: Job) -> int:
     if job.started_at is None or job.completed_at is None:
         return 0
     passed = milliseconds(job.completed_at) - milliseconds(job.started_at)
-    return min(max(passed, 0), _MAX_RUNTIME_MS)
+    return min(max(passed, 0), MAX_UINT32)
 
 
 def _time(at: float | None) -> int:

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.services.model import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Spec
+from jobqueue.core.texts import (
+    MAX_KEY_LENGTH,
+    MAX_TYPE_LENGTH,
+    MAX_WORKER_ID_LENGTH,
+    check_labels,
+    check_printable,
+)
+from jobqueue.services.model import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, MAX_UINT32, Spec
 
-MAX_TYPE_LENGTH = 200
-MAX_KEY_LENGTH = 255
-MAX_LABELS = 32
-MAX_LABEL_LENGTH = 255
 MAX_REASON_LENGTH = 1_000
-MAX_WORKER_ID_LENGTH = 255
 _MAX_OFFSET_DIGITS = 18
-_MAX_UINT32 = 2**32 - 1
 
 
 def check_spec(spec: Spec) -> None:
     """Refuse a job that could not be carried out as it says."""
-    check_text("spec.job_type", spec.job_type, MAX_TYPE_LENGTH)
+    check_printable("spec.job_type", spec.job_type, MAX_TYPE_LENGTH)
     _check_uint32("spec.work_duration_ms", spec.work_duration_ms)
     _check_uint32("spec.payload_size_bytes", spec.payload_size_bytes)
-    if len(spec.labels) > MAX_LABELS:
-        raise InvalidArgument("spec.labels", f"at most {MAX_LABELS} are allowed")
-    for name, value in spec.labels.items():
-        check_text("spec.labels", name, MAX_LABEL_LENGTH)
-        if value:
-            check_text("spec.labels", value, MAX_LABEL_LENGTH)
+    check_labels("spec.labels", spec.labels, check_printable)
 
 
 def _check_uint32(field: str, number: int) -> None:
-    if not 0 <= number <= _MAX_UINT32:
-        raise InvalidArgument(field, f"0 to {_MAX_UINT32}")
+    if not 0 <= number <= MAX_UINT32:
+        raise InvalidArgument(field, f"0 to {MAX_UINT32}")
 
 
 def check_key(key: str) -> None:
     """Refuse a key that no two people would write in the same way; an empty one is no key."""
     if key:
-        check_text("client_request_id", key, MAX_KEY_LENGTH)
+        check_printable("client_request_id", key, MAX_KEY_LENGTH)
 
 
 def check_reason(reason: str) -> None:
@@ -47,13 +43,7 @@ def check_reason(reason: str) -> None:
 
 def check_worker_id(worker_id: str) -> None:
     """Refuse a worker without a name."""
-    check_text("worker_id", worker_id, MAX_WORKER_ID_LENGTH)
-
-
-def check_text(field: str, text: str, most: int) -> None:
-    """Refuse what is empty, too long, or cannot be shown."""
-    if not 1 <= len(text) <= most or not text.isprintable():
-        raise InvalidArgument(field, f"1 to {most} printable characters")
+    check_printable("worker_id", worker_id, MAX_WORKER_ID_LENGTH)
 
 
 def page_size(asked: int) -> int:

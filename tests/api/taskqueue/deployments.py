@@ -138,3 +138,6 @@ DEPLOYMENTS: dict[str, Callable[[Ask], Start]] = {
 }
 NEED_SERVERS = frozenset({"replicated"})
 """Those that need a real PostgreSQL and Redis."""
+
+STAMPED_ELSEWHERE = frozenset({"replicated"})
+"""Those whose database says when a job was created: no test holds its clock."""

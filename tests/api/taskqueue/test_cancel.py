@@ -38,7 +38,7 @@ async def test_a_queued_job_is_canceled_at_once(held: Public) -> None:
     assert await held.client.get_job_status(job_id) == state
 
 
-@pytest.mark.req("tq:FR-4", "tq:CANCEL", "tq:LOCK-39")
+@pytest.mark.req("tq:FR-2", "tq:FR-4", "tq:CANCEL", "tq:LOCK-39")
 async def test_a_running_job_is_asked_and_goes_on(tq: Public) -> None:
     (job_id, *_) = await tq.hold()
     before = await tq.client.get_job_status(job_id)
@@ -110,7 +110,8 @@ async def test_many_cancels_at_once_are_one(held: Public) -> None:
 @pytest.mark.req("tq:CANCEL", "tq:DISPATCH")
 async def test_what_was_canceled_is_not_run_when_a_slot_is_free(tq: Public) -> None:
     busy = [
-        (await tq.client.submit_job(job_type="busy", work_duration_ms=400)).job_id for _ in range(6)
+        (await tq.client.submit_job(job_type="busy", work_duration_ms=1_500)).job_id
+        for _ in range(6)
     ]
     jobs = [(await tq.client.submit_job(job_type="any")).job_id for _ in range(12)]
     canceled = {
@@ -118,7 +119,8 @@ async def test_what_was_canceled_is_not_run_when_a_slot_is_free(tq: Public) -> N
         for job_id in jobs[::2]
         if (await tq.client.cancel_job(job_id)).current is JobStatus.CANCELED
     }
-    for job_id in (*busy, *jobs):
+    assert canceled  # on a busy machine a slot may be free before the last of them
+    for job_id in (*busy, *jobs[1::2], *canceled):
         status = (await tq.end(job_id)).status
         assert status is (JobStatus.CANCELED if job_id in canceled else JobStatus.DONE)
     for job_id in canceled:

@@ -71,7 +71,7 @@ ENDS = [
 ]
 
 
-@pytest.mark.req("tq:NFR-1", "tq:FR-3", "tq:RESULT", "tq:LOCK-18")
+@pytest.mark.req("tq:NFR-1", "tq:FR-2", "tq:FR-3", "tq:RESULT", "tq:LOCK-18")
 async def test_every_end_has_its_envelope(tq: Public) -> None:
     submitted = [(await tq.client.submit_job(spec)).job_id for spec, *_ in ENDS]
     for job_id, (spec, status, size, said) in zip(submitted, ENDS, strict=True):

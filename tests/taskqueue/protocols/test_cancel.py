@@ -13,9 +13,11 @@ from jobqueue.services.model import (
     CANCELED_UNSTARTED,
     Applied,
     Canceled,
+    Envelope,
     Outcome,
     Status,
 )
+from jobqueue.services.protocols import new_request_id
 from tests.taskqueue.protocols.faulty import (
     Hold,
     answers,
@@ -294,6 +296,16 @@ async def test_half_a_cancel_puts_the_job_back_and_it_ends_as_its_envelope_says(
     assert await rig.status(job_id) is expected
     assert await result_status(rig, job_id) is expected
     await rig.check()
+
+
+@pytest.mark.req("tq:CANCEL", "tq:TERMINAL", "tq:LOG")
+@virtual_time
+async def test_a_queued_job_that_has_a_result_already_is_an_anomaly(rig: Rig):
+    job_id = await rig.submit()
+    await rig.shelf.store(Envelope(job_id, Status.DONE), request_id=new_request_id())
+    assert (await rig.gateway.cancel(job_id, "")).current is Status.CANCELED
+    (line,) = rig.lines.of(journal.ANOMALY, job_id)
+    assert line.__dict__["current_status"] == "DONE"
 
 
 @pytest.mark.req("tq:CANCEL", "tq:NFR-5", "tq:LOG")

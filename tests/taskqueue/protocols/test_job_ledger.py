@@ -155,7 +155,7 @@ async def test_a_delete_frees_no_key_that_another_job_has_by_now(clock: ManualCl
 # -- delete ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("tq:SUBMIT", "tq:LOCK-1")
+@pytest.mark.req("tq:CODES", "tq:SUBMIT", "tq:LOCK-1")
 @pytest.mark.parametrize("status", [R, D, F, C])
 async def test_a_delete_with_another_status_than_expected_does_nothing(ledger, status):
     job_id = await at(ledger, status)
@@ -178,7 +178,7 @@ async def test_what_is_deleted_is_not_counted_as_ended(ledger: JobLedger):
 # -- compare and set -------------------------------------------------------------------------------
 
 
-@pytest.mark.req("tq:LOCK-4", "tq:LOCK-30", "tq:TERMINAL")
+@pytest.mark.req("tq:CODES", "tq:LOCK-4", "tq:LOCK-30", "tq:TERMINAL")
 @pytest.mark.parametrize("move_", ALLOWED, ids=lambda m: f"{m[0].name}-{m[1].name}")
 @pytest.mark.parametrize("current", Status, ids=lambda s: s.name)
 async def test_a_transition_applies_only_from_the_status_it_expects(ledger, move_, current):

@@ -72,7 +72,7 @@ async def test_an_offset_beyond_the_end_is_an_empty_last_page(ledger: JobLedger)
         assert page.next_offset is None
 
 
-@pytest.mark.req("tq:LIST", "tq:LOCK-24")
+@pytest.mark.req("tq:FR-5", "tq:LIST", "tq:LOCK-24")
 async def test_filters_choose_and_an_empty_one_chooses_all(ledger: JobLedger):
     await ledger.transition(
         "b", Status.QUEUED, Status.RUNNING, actor=Actor.COORDINATOR, request_id=""

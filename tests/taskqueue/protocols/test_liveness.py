@@ -41,6 +41,7 @@ def workers(told: Told) -> Liveness:
     return Liveness(4_000, told)
 
 
+@pytest.mark.req("tq:LIVENESS")
 def test_a_worker_is_alive_until_the_timeout(workers: Liveness, told: Told):
     assert not workers.alive("w")
     assert workers.beat("w")
@@ -103,10 +104,6 @@ def test_workers_are_bounded_and_those_that_are_known_still_beat(workers, monkey
     assert not workers.beat("a")
 
 
-# -- at the coordinator ----------------------------------------------------------------------------
-
-
-@pytest.mark.req("tq:LIVENESS", "tq:LOCK-32")
 class _Named(str):
     """A name that counts how often it is compared."""
 
@@ -131,6 +128,10 @@ def test_many_that_fall_silent_at_once_cost_one_look_at_the_jobs(workers, told):
     assert _Named.times < 50 * 50
 
 
+# -- at the coordinator ----------------------------------------------------------------------------
+
+
+@pytest.mark.req("tq:LIVENESS", "tq:LOCK-32")
 def test_the_constants():
     assert (HEARTBEAT_INTERVAL_MS, WORKER_TIMEOUT_MS) == (1_000, 4_000)
 
@@ -156,6 +157,24 @@ async def test_a_silent_worker_gets_no_work_until_it_beats_again(rig: Rig):
     await rig.beat()
     assert len(rig.lines.of("worker_available")) == 2
     assert await fetch() == job_id
+
+
+@pytest.mark.req("tq:LIVENESS", "tq:LOCK-9")
+@virtual_time
+async def test_who_asks_or_reports_and_does_not_beat_is_silent_all_the_same(rig: Rig):
+    job_id = await rig.running()
+    waiting = await rig.submit()
+    rig.seconds += WORKER_TIMEOUT_MS / 1000 - 0.001
+    another = (await rig.coordination.fetch(WORKER, request_id=new_request_id())).job_id
+    assert another == waiting  # it was heard within the timeout
+    assert await rig.report(job_id)
+    left = await rig.submit()
+    rig.seconds += 0.001
+    assert (await rig.coordination.fetch(WORKER, request_id=new_request_id())).job_id == ""
+    assert await rig.status(left) is Status.QUEUED
+    rig.coordinator.look()
+    (line,) = rig.lines.of("worker_unavailable")
+    assert line.__dict__["job_ids"] == [another]
 
 
 @pytest.mark.req("tq:LIVENESS", "tq:LOCK-9")
@@ -205,7 +224,7 @@ async def test_the_coordinator_looks_by_itself_and_stops_looking(rig: Rig):
     await rig.coordinator.stop()
 
 
-@pytest.mark.req("tq:FR-6")
+@pytest.mark.req("tq:FR-6", "tq:LIVENESS")
 @virtual_time
 async def test_a_heartbeat_answers_when_the_next_is_due(rig: Rig):
     assert await rig.coordination.heartbeat(WORKER, 1, 6) == HEARTBEAT_INTERVAL_MS

@@ -10,7 +10,6 @@ import pytest
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.services.model import (
     MAX_OUTPUT_BYTES,
-    OUTPUT_TOO_LARGE,
     Envelope,
     Status,
     Stored,
@@ -65,7 +64,7 @@ async def test_a_checksum_that_is_not_the_outputs_is_refused(shelf: ResultShelf,
 
 @pytest.mark.req("tq:TERMINAL", "tq:LOCK-29")
 async def test_an_equal_envelope_is_confirmed_and_tells_that_it_was_there(shelf, lines: Lines):
-    await store(shelf, DONE)
+    assert await store(shelf, DONE) == Stored(True, False, Status.DONE)
     assert await store(shelf, DONE) == Stored(True, True, Status.DONE)
     assert not lines.of("result_conflict")
 
@@ -100,7 +99,7 @@ async def test_output_over_the_cap_becomes_a_failure_without_the_bytes(shelf: Re
     assert envelope.status is Status.FAILED
     assert envelope.output == b""
     assert envelope.checksum == EMPTY
-    assert envelope.output_summary.startswith(OUTPUT_TOO_LARGE)
+    assert envelope.output_summary.startswith("OUTPUT_TOO_LARGE: ")
     assert "9 bytes" in envelope.output_summary
     assert envelope.runtime_ms == 5
     assert await store(shelf, large) == Stored(True, True, Status.FAILED)

@@ -298,6 +298,7 @@ async def test_an_output_over_the_cap_is_not_sent_but_reported_as_a_failure():
     assert report.checksum == checksum(b"")
 
 
+@pytest.mark.req("tq:TERMINAL", "tq:FR-3")
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

@@ -85,6 +85,7 @@ def test_variables_and_defaults_are_those_of_the_document(name: str) -> None:
 
 
 @pytest.mark.req("tq:LOCK-32", "tq:LOCK-18", "tq:LOCK-25", "tq:LOCK-13")
+@pytest.mark.req("tq:LIVENESS", "tq:RESULT", "tq:DEDUP")
 def test_the_values_that_count_are_the_locked_ones() -> None:
     coordinator = SERVICES["coordinator"].read(OWNERS)
     assert coordinator[catalogue.HEARTBEAT_INTERVAL_MS] == 1_000

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from jobqueue import logs
 from jobqueue.cli import service as program
 from jobqueue.topology.taskqueue.catalogue import SERVICES
 from tests.cli import processes
@@ -75,6 +76,19 @@ def test_a_real_process_says_so_and_fails(tmp_path) -> None:
     assert "GATEWAY_PORT: 'not-a-port' is not allowed: a port, 1 to 65535" in ended.stderr
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.req("tq:STARTUP", "tq:LOG", "tq:LOCK-34")
+@pytest.mark.parametrize(
+    ("environ", "level", "form"),
+    [({}, "info", "json"), ({"LOG_LEVEL": "WARNING", "LOG_FORMAT": "text"}, "warning", "text")],
+)
+def test_the_log_is_as_the_variables_say(run: Run, monkeypatch, environ, level, form) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(logs, "configure", lambda *args, **more: told.append((args, more)))
+    monkeypatch.setattr(program, "run_service", lambda serve, log: 0)
+    run("job", **environ)
+    assert told == [(("job", level, form), {"always": ("method", "event")})]
 
 
 def test_an_unknown_service_is_refused(run: Run) -> None:

@@ -17,10 +17,14 @@ from jobqueue.api.grpc.taskqueue.peer import Peer
 from jobqueue.api.grpc.taskqueue.remote import RemoteJobs, RemoteQueue
 from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
 from jobqueue.core.errors import PermissionDenied, QueueFull, Unavailable
+from jobqueue.services.coordinator import Coordinator
 from jobqueue.services.model import MAX_OUTPUT_BYTES, Actor, Envelope, Listing, Spec, Status
 from jobqueue.services.owners import owner_index
 from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, new_request_id
-from jobqueue.topology.taskqueue import catalogue
+from jobqueue.services.worker_loop import WorkerLoop
+from jobqueue.topology.taskqueue import catalogue, microservices
+from jobqueue.topology.taskqueue import node as nodes
+from jobqueue.topology.taskqueue import running as running_module
 from jobqueue.topology.taskqueue.links import Links
 from jobqueue.topology.taskqueue.node import node
 from jobqueue.topology.taskqueue.programs import PROGRAMS
@@ -136,7 +140,7 @@ async def test_the_oldest_results_are_forgotten_when_their_outputs_are_too_much(
         assert (await queue.status(jobs[0])).summary.status is Status.DONE
 
 
-@pytest.mark.req("tq:DEDUP", "tq:LOCK-25")
+@pytest.mark.req("tq:DEDUP", "tq:LOCK-25", "tq:RESULT", "tq:LOCK-18")
 @pytest.mark.parametrize("design", ["a", "b"])
 async def test_bounds_that_were_set_count(design: str) -> None:
     bounds = {
@@ -167,6 +171,35 @@ async def test_bounds_that_were_set_count(design: str) -> None:
             await queue.submit(LONG, "")
         with pytest.raises(QueueFull):
             await queue.submit(LONG, "")
+
+
+@pytest.mark.req("tq:STARTUP", "tq:LIVENESS")
+@pytest.mark.parametrize("design", ["a", "b"])
+async def test_times_that_were_set_count(design: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, dict[str, Any]] = {}
+
+    def noting(part: type) -> type:
+        class Noting(part):  # type: ignore[misc]
+            def __init__(self, *args: Any, **more: Any) -> None:
+                told[part.__name__] = more
+                super().__init__(*args, **more)
+
+        return Noting
+
+    for module in (microservices, nodes):
+        for part in (Coordinator, WorkerLoop):
+            monkeypatch.setattr(module, part.__name__, noting(part))
+    environ = {
+        "HEARTBEAT_INTERVAL_MS": "700",
+        "WORKER_TIMEOUT_MS": "7000",
+        "RETRY_AFTER_MS": "70",
+        **AT_ONCE,
+    }
+    async with design_a(environ) if design == "a" else design_b(1, environ):
+        coordinator, worker = told["Coordinator"], told["WorkerLoop"]
+    assert coordinator["heartbeat_interval_ms"] == worker["heartbeat_interval_ms"] == 700
+    assert coordinator["worker_timeout_ms"] == 7_000
+    assert coordinator["retry_after_ms"] == 70
 
 
 # -- what lies between -----------------------------------------------------------------------------
@@ -314,6 +347,7 @@ async def client_of_a_gateway(
             yield gateway, queue
 
 
+@pytest.mark.req("tq:STARTUP")
 async def test_a_node_that_stops_finishes_what_it_runs(caplog: pytest.LogCaptureFixture) -> None:
     values = catalogue.NODE.read({**LOOPBACK, "NODE_PORT": "0", "NODES": "a:1", "NODE_INDEX": "0"})
     caplog.set_level("INFO")
@@ -332,7 +366,10 @@ async def test_a_node_that_stops_finishes_what_it_runs(caplog: pytest.LogCapture
 
 
 @pytest.mark.req("tq:STARTUP")
-async def test_calls_and_jobs_that_do_not_end_share_the_time_of_the_stop() -> None:
+async def test_calls_and_jobs_that_do_not_end_share_the_time_of_the_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running_module, "_CLOSING", 0.0)  # calls may take all of it, as jobs may
     told = {**LOOPBACK, "NODE_PORT": "0", "NODES": "a:1", "NODE_INDEX": "0"}
     values = catalogue.NODE.read({**told, "SHUTDOWN_TIMEOUT_MS": "4000"})
     loop = asyncio.get_running_loop()
@@ -354,6 +391,7 @@ async def test_calls_and_jobs_that_do_not_end_share_the_time_of_the_stop() -> No
     assert took < 2 * 4.0  # one after the other would take that
 
 
+@pytest.mark.req("tq:STARTUP")
 def test_the_time_of_a_stop_runs_from_its_beginning() -> None:
     grace = Grace(catalogue.JOB.read({"SHUTDOWN_TIMEOUT_MS": "3600000"}))
     first = grace.left()

@@ -39,6 +39,7 @@ def test_the_tests_know_every_method():
     assert set().union(*MATRIX.values()) == set(methods)
 
 
+@pytest.mark.req("tq:LOCK-21")
 @pytest.mark.parametrize(
     ("caller", "method"), PAIRS, ids=[f"{c or 'client'}-{m}" for c, m in PAIRS]
 )

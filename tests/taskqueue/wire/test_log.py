@@ -10,6 +10,8 @@ import pytest
 from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.core.deadline import deadline
 from jobqueue.core.errors import DeadlineExceeded, KeyConflict, NotFound, QueueFull, Unavailable
+from jobqueue.pb import taskqueue_public_pb2 as public
+from jobqueue.services.job_ledger import JobLedger
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import FOREVER, JOB, SPEC, as_caller
 from tests.taskqueue.wire.requests import ask
@@ -49,6 +51,21 @@ async def test_what_an_internal_call_carries_is_in_it(serve, channel, lines):
     assert (report["worker_id"], report["job_id"]) == ("w", JOB)
     assert (create["caller"], create["request_id"]) == ("gateway", "id-2")
     assert create["job_id"] == JOB  # which the key belongs to
+
+
+async def test_what_a_part_has_to_say_carries_the_method_of_the_call(serve, channel, lines):
+    services = await serve(jobs=JobLedger())
+    invalid = {"expected_from_status": public.DONE, "to_status": public.RUNNING}
+    await ask(
+        channel(services.target),
+        "TransitionJobStatus",
+        as_caller("coordinator"),
+        actor="coordinator",
+        **invalid,
+    )
+    (line,) = lines.of("invalid_transition")
+    assert set(line) >= REQUIRED - {"grpc_code"}
+    assert (line["method"], line["job_id"]) == ("TransitionJobStatus", JOB)
 
 
 async def test_what_a_caller_sends_is_cut_to_size(serve, channel, lines):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
 
 from jobqueue.pb import taskqueue_internal_pb2 as internal
 from jobqueue.pb import taskqueue_public_pb2 as public
@@ -117,13 +119,13 @@ _SCALARS = {
 }
 
 
-def written(text):
+def written(text, added=ADDED):
     found = {}
     for name, body in re.findall(r"(\w+) \{(.*?)\}", text, re.DOTALL):
         fields = [field.split() for field in body.split(";") if field.strip()]
         found[name] = {
             field[-1]: (" ".join(field[:-1]), number) for number, field in enumerate(fields, 1)
-        } | ADDED.get(name, {})
+        } | added.get(name, {})
     return found
 
 
@@ -139,7 +141,7 @@ def kind(field):
 def declared(file):
     return {
         message.name: {field.name: (kind(field), field.number) for field in message.fields}
-        for message in file.DESCRIPTOR.message_types_by_name.values()
+        for message in file.message_types_by_name.values()
     }
 
 
@@ -176,7 +178,7 @@ def test_services_and_their_methods():
 @pytest.mark.req("tq:LOCK-6", "tq:LOCK-10", "tq:LOCK-29")
 @pytest.mark.parametrize(("file", "text"), [(public, PUBLIC), (internal, INTERNAL)])
 def test_messages_and_their_fields(file, text):
-    assert declared(file) == written(text)
+    assert declared(file.DESCRIPTOR) == written(text)
 
 
 @pytest.mark.req("tq:LOCK-5")
@@ -204,9 +206,53 @@ def breaking(folder, change):
     )
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_protos_are_those_that_changes_are_compared_with(name):
-    assert (ROOT / "proto" / ".snapshot" / name).exists()
+def compiled(folder, made):
+    """The two protos of a folder, by their names."""
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}"]
+    command += [f"--descriptor_set_out={made}", *FILES]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert ended.returncode == 0, ended.stderr
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(made.read_bytes()).file:
+        pool.Add(file)
+    return {name: pool.FindFileByName(name) for name in FILES}
+
+
+def methods_of(files):
+    return {
+        one.full_name: {method.name for method in one.methods}
+        for file in files
+        for one in file.services_by_name.values()
+    }
+
+
+def values_of(file):
+    return {
+        name: {value.name: value.number for value in one.values}
+        for name, one in file.enum_types_by_name.items()
+    }
+
+
+def test_the_code_is_that_of_the_protos(tmp_path):
+    made = compiled(ROOT / "proto", tmp_path / "set")
+    for name, used in zip(FILES, (public.DESCRIPTOR, internal.DESCRIPTOR), strict=True):
+        assert used.package == made[name].package
+        assert declared(used) == declared(made[name])
+        assert values_of(used) == values_of(made[name])
+        assert methods_of([used]) == methods_of([made[name]])
+
+
+def test_changes_are_compared_with_all_that_the_document_freezes(tmp_path):
+    """What the last release does not have could be changed again."""
+    released = compiled(ROOT / "proto" / ".snapshot", tmp_path / "set")
+    for name, text in zip(FILES, (PUBLIC, INTERNAL), strict=True):
+        there = declared(released[name])
+        for message, fields in written(text, added={}).items():
+            assert fields.items() <= there[message].items()
+    assert methods_of(released.values()) == {
+        name: set(methods.split()) for name, methods in SERVICES.items()
+    }
+    assert values_of(released[FILES[0]]) == ENUMS
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
-from jobqueue.services.model import Listing, Sort, Spec, Status
+from jobqueue.services.model import MAX_UINT32, Listing, Sort, Spec, Status
 from jobqueue.services.requests import (
     check_key,
     check_reason,
@@ -15,8 +15,6 @@ from jobqueue.services.requests import (
     page_offset,
     page_size,
 )
-
-_UINT32 = (1 << 32) - 1
 
 
 def job_spec(
@@ -35,33 +33,33 @@ def job_spec(
         raise InvalidArgument("spec", "give a JobSpec or its fields, not both")
     elif not isinstance(spec, Spec):
         raise InvalidArgument("spec", f"expected a JobSpec, got {spec!r:.80}")
-    _check_text("spec.job_type", spec.job_type)
+    _check_is_text("spec.job_type", spec.job_type)
     _check_uint32("spec.work_duration_ms", spec.work_duration_ms)
     _check_uint32("spec.payload_size_bytes", spec.payload_size_bytes)
     if not isinstance(spec.labels, Mapping):
         raise InvalidArgument("spec.labels", f"expected names and values, got {spec.labels!r:.80}")
     for text in (*spec.labels, *spec.labels.values()):
-        _check_text("spec.labels", text)
+        _check_is_text("spec.labels", text)
     check_spec(spec)
     return spec
 
 
 def job_id_of(job_id: str) -> str:
     """In its canonical form, by which its owner is found."""
-    _check_text("job_id", job_id)
+    _check_is_text("job_id", job_id)
     return parse_job_id(job_id)
 
 
 def key_of(client_request_id: str) -> str:
     """Empty: none."""
-    _check_text("client_request_id", client_request_id)
+    _check_is_text("client_request_id", client_request_id)
     check_key(client_request_id)
     return client_request_id
 
 
 def reason_of(reason: str) -> str:
     """Why a job is canceled."""
-    _check_text("reason", reason)
+    _check_is_text("reason", reason)
     check_reason(reason)
     return reason
 
@@ -78,7 +76,7 @@ def timeout_of(timeout: object) -> float | None:
 def listing_of(status_filter: Iterable[Status], size: int, token: str, sort: Sort) -> Listing:
     """A page of a listing."""
     _check_uint32("page.page_size", size)
-    _check_text("page.page_token", token)
+    _check_is_text("page.page_token", token)
     return Listing(_statuses(status_filter), _sort(sort), page_offset(token), page_size(size))
 
 
@@ -102,11 +100,11 @@ def _sort(given: Sort) -> Sort:
         ) from None
 
 
-def _check_text(field: str, value: object) -> None:
+def _check_is_text(field: str, value: object) -> None:
     if not isinstance(value, str):
         raise InvalidArgument(field, f"expected text, got {value!r:.40}")
 
 
 def _check_uint32(field: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _UINT32:
-        raise InvalidArgument(field, f"expected a number from 0 to {_UINT32}, got {value!r:.40}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_UINT32:
+        raise InvalidArgument(field, f"expected a number from 0 to {MAX_UINT32}, got {value!r:.40}")

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.services.model import CANCEL_SECONDS, READ_SECONDS, SUBMIT_SECONDS
 
 _LONGEST = 3_600.0
 
@@ -18,11 +19,11 @@ class Deadlines:
     defaults SubmitJob (with a key) and CancelJob end within 12.7 s, the others within 4.7 s.
     """
 
-    submit_job: float = 3.0
-    cancel_job: float = 3.0
-    get_job_status: float = 1.0
-    get_job_result: float = 1.0
-    list_jobs: float = 1.0
+    submit_job: float = SUBMIT_SECONDS
+    cancel_job: float = CANCEL_SECONDS
+    get_job_status: float = READ_SECONDS
+    get_job_result: float = READ_SECONDS
+    list_jobs: float = READ_SECONDS
 
     def __post_init__(self) -> None:
         for one in fields(self):

@@ -9,10 +9,10 @@ from typing import Any
 
 from jobqueue.access.tls import Credentials, ServerTls, Tls
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.texts import MAX_WORKER_ID_LENGTH
 from jobqueue.services import model
 from jobqueue.services.job_ledger import MAX_JOBS as JOBS_KEPT
 from jobqueue.services.ready_queue import MAX_QUEUED as JOBS_QUEUED
-from jobqueue.services.requests import MAX_WORKER_ID_LENGTH
 from jobqueue.services.result_shelf import MAX_RESULT_BYTES as RESULTS_KEPT_BYTES
 from jobqueue.topology.taskqueue import environment
 from jobqueue.topology.taskqueue.environment import (

@@ -12,6 +12,7 @@ from jobqueue.core.ids import parse_job_id
 from jobqueue.pb import taskqueue_internal_pb2 as internal
 from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.services.model import (
+    MAX_UINT32,
     Applied,
     Canceled,
     Created,
@@ -32,8 +33,6 @@ from jobqueue.services.model import (
 from jobqueue.services.requests import page_offset, page_size
 
 E = TypeVar("E", bound=enum.IntEnum)
-
-MAX_UINT32 = 2**32 - 1
 
 STATUS_TO_PB = {status: public.JobStatus.Value(status.name) for status in Status}
 OUTCOME_TO_PB = {

@@ -13,12 +13,18 @@ from jobqueue.core.deadline import remaining
 from jobqueue.core.errors import DeadlineExceeded
 from jobqueue.pb import taskqueue_public_pb2 as pb
 from jobqueue.pb import taskqueue_public_pb2_grpc as pb_grpc
-from jobqueue.services.model import Canceled, Envelope, Listing, Page, Record, Spec, Submitted
-
-# The document's deadlines, in seconds.
-SUBMIT = 3.0
-CANCEL = 3.0
-READ = 1.0
+from jobqueue.services.model import (
+    CANCEL_SECONDS,
+    READ_SECONDS,
+    SUBMIT_SECONDS,
+    Canceled,
+    Envelope,
+    Listing,
+    Page,
+    Record,
+    Spec,
+    Submitted,
+)
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -31,7 +37,7 @@ class RemoteTaskQueue:
         self._line = Line(target, credentials)
         self._stub = pb_grpc.TaskQueuePublicServiceStub(self._line.channel)
 
-    async def submit(self, spec: Spec, key: str, *, timeout: float = SUBMIT) -> Submitted:
+    async def submit(self, spec: Spec, key: str, *, timeout: float = SUBMIT_SECONDS) -> Submitted:
         """Accept a job; with a key, once."""
         request = pb.SubmitJobRequest(
             spec=codec.spec_to_pb(spec),
@@ -39,19 +45,21 @@ class RemoteTaskQueue:
         )
         return codec.submitted_from_pb(await self._call(self._stub.SubmitJob, request, timeout))
 
-    async def status(self, job_id: str, *, timeout: float = READ) -> Record:
+    async def status(self, job_id: str, *, timeout: float = READ_SECONDS) -> Record:
         """The record without its spec, which the public API does not show."""
         request = pb.GetJobStatusRequest(job_id=codec.text_to_send(job_id, "job_id"))
         return codec.record_from_status(await self._call(self._stub.GetJobStatus, request, timeout))
 
-    async def result(self, job_id: str, *, timeout: float = READ) -> Envelope | None:
+    async def result(self, job_id: str, *, timeout: float = READ_SECONDS) -> Envelope | None:
         """The envelope of a terminal job; None while it is not."""
         request = pb.GetJobResultRequest(job_id=codec.text_to_send(job_id, "job_id"))
         return codec.envelope_from_result(
             await self._call(self._stub.GetJobResult, request, timeout)
         )
 
-    async def cancel(self, job_id: str, reason: str, *, timeout: float = CANCEL) -> Canceled:
+    async def cancel(
+        self, job_id: str, reason: str, *, timeout: float = CANCEL_SECONDS
+    ) -> Canceled:
         """Cancel a queued job, ask for it if it runs."""
         request = pb.CancelJobRequest(
             job_id=codec.text_to_send(job_id, "job_id"),
@@ -59,7 +67,7 @@ class RemoteTaskQueue:
         )
         return codec.canceled_from_pb(await self._call(self._stub.CancelJob, request, timeout))
 
-    async def list(self, listing: Listing, *, timeout: float = READ) -> Page:
+    async def list(self, listing: Listing, *, timeout: float = READ_SECONDS) -> Page:
         """One page."""
         request = codec.public_list_request(listing)
         answer = await self._call(self._stub.ListJobs, request, timeout)

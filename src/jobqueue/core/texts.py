@@ -1,0 +1,49 @@
+"""Texts that callers choose: how long each may be, and of which characters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from jobqueue.core.errors import InvalidArgument
+
+MAX_KEY_LENGTH = 255
+MAX_TYPE_LENGTH = 200
+MAX_LABELS = 32
+MAX_LABEL_LENGTH = 255
+MAX_LABELS_BYTES = 32 * 1024  # together: an event that tells of the job has room for them
+MAX_WORKER_ID_LENGTH = 255
+
+Check = Callable[[str, str, int], None]
+"""Refuses a text: the field's name, the text, how many characters it may have."""
+
+
+def check_text(field: str, text: str, most: int) -> None:
+    """Refuse what is empty, too long, or cannot be stored."""
+    if not 1 <= len(text) <= most:
+        raise InvalidArgument(field, f"1 to {most} characters are allowed")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(field, "has a lone surrogate, which is not text") from None
+
+
+def check_printable(field: str, text: str, most: int) -> None:
+    """Refuse what is empty, too long, or cannot be shown."""
+    if not 1 <= len(text) <= most or not text.isprintable():
+        raise InvalidArgument(field, f"1 to {most} printable characters")
+
+
+def check_labels(field: str, labels: Mapping[str, str], check: Check) -> None:
+    """Refuse too many, and any whose name or value is refused; a value may be empty."""
+    if len(labels) > MAX_LABELS:
+        raise InvalidArgument(field, f"at most {MAX_LABELS} are allowed")
+    for name, value in labels.items():
+        check(field, name, MAX_LABEL_LENGTH)
+        if value:
+            check(field, value, MAX_LABEL_LENGTH)
+    size = sum(len(text.encode()) for label in labels.items() for text in label)
+    if size > MAX_LABELS_BYTES:
+        raise InvalidArgument(
+            field, f"{size} bytes are too many; at most {MAX_LABELS_BYTES} are allowed together"
+        )
