@@ -16,7 +16,7 @@ from bench.parts import Part, add_common, add_sizes, measure_each, sizes_of, wri
 from bench.progress import progress
 from bench.replicated.ground import scratch
 from bench.report import Figure, show
-from bench.streaming import draining, relaying, replaying, shown
+from bench.streaming import draining, relaying, replaying, shown, topology
 from bench.streaming.ground import ground
 from bench.streaming.sizes import Sizes
 
@@ -25,6 +25,7 @@ FIGURES: dict[str, Part] = {
     "memory": relaying.memory,
     "drain": draining.drain,
     "replay": replaying.replay,
+    "topology": topology.topology,
 }
 SCENARIOS: dict[str, Part] = {
     "plain": shown.plain,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import time
@@ -13,7 +14,7 @@ from bench.processes import CpuTimes
 from bench.replicated import ground as replicated
 from bench.replicated.ground import Site
 from bench.streaming.stage import Stage
-from jobqueue.topology.backing import PrivateKafka
+from jobqueue.topology.backing import PrivateKafka, PrivateRedis
 from jobqueue.topology.backing.kafka import VERSION
 
 _numbers = itertools.count(1)
@@ -60,3 +61,15 @@ def ground(folder: Path, patience: float) -> Iterator[Ground]:
             yield Ground(servers, kafka, folder)
         finally:
             kafka.stop()
+
+
+@contextlib.asynccontextmanager
+async def durable_redis(folder: Path) -> AsyncIterator[PrivateRedis]:
+    """One that has written down what it answers."""
+    settings = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
+    redis = PrivateRedis(folder, settings=settings)
+    await asyncio.to_thread(redis.start)
+    try:
+        yield redis
+    finally:
+        await asyncio.to_thread(redis.stop)

@@ -8,11 +8,10 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.progress import Say
 from bench.report import Figure
-from bench.streaming.ground import Ground
+from bench.streaming.ground import Ground, durable_redis
 from bench.streaming.sizes import Sizes
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import Event, Job, JobSpec, NewJob, Queue, QueueStats, Transition
@@ -23,7 +22,6 @@ from jobqueue.events.record import Record
 from jobqueue.events.relay import Relay
 from jobqueue.events.replay import Replay
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
-from jobqueue.topology.backing import PrivateRedis
 from jobqueue.topology.connect import create_store
 
 _BATCH = 1_000
@@ -113,8 +111,11 @@ async def replay(ground: Ground, sizes: Sizes, say: Say) -> list[Figure]:
     took = time.perf_counter() - began
     how = f"{found.records:,} records of {len(state.jobs):,} jobs in every state, from Kafka"
     figures = [Figure("replay, reading", found.records / took, "records/s", None, how)]
-    async with ground.servers.database() as site, _redis(ground.folder / f"{prefix}redis") as redis:
-        for url in (f"sqlite:///{ground.folder}/{prefix}rebuilt.db", site.url, redis):
+    async with (
+        ground.servers.database() as site,
+        durable_redis(ground.folder / f"{prefix}redis") as redis,
+    ):
+        for url in (f"sqlite:///{ground.folder}/{prefix}rebuilt.db", site.url, redis.url):
             async with _opened(url) as target:
                 say(f"writing into {target.name}")
                 figures.append(await _write(target, state, expected))
@@ -153,17 +154,6 @@ async def _opened(url: str) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
-
-
-@contextlib.asynccontextmanager
-async def _redis(folder: Path) -> AsyncIterator[str]:
-    """One that keeps what it accepted."""
-    redis = PrivateRedis(folder, settings={"appendonly": "yes", "appendfsync": "always"})
-    await asyncio.to_thread(redis.start)
-    try:
-        yield redis.url
-    finally:
-        await asyncio.to_thread(redis.stop)
 
 
 async def _publish(store: Store, term: Term, told: KafkaSettings, topics: Topics) -> None:

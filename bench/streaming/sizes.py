@@ -19,4 +19,6 @@ class Sizes:
     in_flight: int = size(2, "batches in flight")
     concurrency: int = size(2_000, "slots of a worker in drains")
     scenario_slots: int = size(200, "slots of a worker in scenarios")
+    stream_jobs: int = size(20_000, "jobs of a round through the streaming topology")
+    stream_slots: int = size(500, "slots of each of its workers")
     large: int = size(1_000, "jobs of 256 KiB in the backlog that memory is watched with")
