@@ -11,8 +11,8 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Refusal, SubmitStatus, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Change, Claim
+from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec
-from tests.stores.postgres.proxy import Cut
 from tests.stores.postgres.waiting import until
 
 pytestmark = pytest.mark.req("jq:NFR-005")

@@ -15,8 +15,9 @@ from jobqueue.core.job import Queue, SubmitStatus, Transition
 from jobqueue.core.lifecycle import Move, Reason, State
 from jobqueue.core.store import Claim, JobFilter
 from jobqueue.stores.postgres.store import PostgresStore
+from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec, worker
-from tests.stores.postgres.proxy import Cut, Proxy
+from tests.stores.postgres.proxy import Proxy
 
 pytestmark = pytest.mark.req("jq:NFR-005")
 

@@ -16,8 +16,9 @@ from jobqueue.core.job import Held, Queue, SubmitStatus, Transition, WorkerStatu
 from jobqueue.core.lifecycle import Move, Reason, State
 from jobqueue.core.store import Claim
 from jobqueue.stores.redis.store import RedisStore
+from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec, worker
-from tests.stores.redis.proxy import Cut, Proxy
+from tests.stores.redis.proxy import Proxy
 
 SIDES = pytest.mark.parametrize("side", list(Cut))
 CLAIM = [Claim(("q",), ["w"])]

@@ -17,8 +17,8 @@ from jobqueue.core.stream import (
     WorkerEvent,
 )
 from jobqueue.stores.redis.store import RedisStore
+from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec, worker
-from tests.stores.redis.proxy import Cut
 from tests.stores.redis.test_lost_answers import SIDES, at_every_script
 
 CLAIM = [Claim(("q",), ["w"])]
