@@ -61,7 +61,7 @@ def item(place: tuple[int, int], flat: Sequence[bytes], parts: Sequence[Value] =
 
 def _job_event(found: Fields, parts: Sequence[Value]) -> JobEvent:
     event = documents.event(found)
-    more: dict[str, Any] = json.loads(found[b"more"] or b"{}")
+    more: dict[str, Any] = json.loads(found[b"more"]) if found[b"more"] else {}
     made = JobEvent(event)
     if event.version == 1:
         made.created = _created(event.at, more.get("run_at"), parts)
