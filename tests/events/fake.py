@@ -69,7 +69,7 @@ class FakePublisher:
     def items(self, *topics: str) -> list[StreamItem]:
         """Every record once, in order, of all topics or of these."""
         seen: set[tuple[str, str]] = set()
-        found = []
+        found: list[StreamItem] = []
         for message in self.log:
             if topics and message.topic not in topics:
                 continue

@@ -17,9 +17,8 @@ from jobqueue.core.stream import (
     JobEvent,
     QueueChange,
     QueueEvent,
-    StreamItem,
 )
-from jobqueue.events.codec import UnknownRecord, decode, encode
+from jobqueue.events.codec import RecordItem, UnknownRecord, decode, encode
 from jobqueue.pb.jq.v1 import events_pb2 as pb
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -94,7 +93,7 @@ ITEMS = st.one_of(
 
 @pytest.mark.req("jq:FR-037")
 @given(item=ITEMS)
-def test_a_record_is_read_as_it_was_written(item: StreamItem):
+def test_a_record_is_read_as_it_was_written(item: RecordItem):
     assert decode(encode(item)) == item
 
 
