@@ -26,7 +26,7 @@ from jobqueue.engine.settings import EngineSettings
 
 _log = logging.getLogger("jobqueue.engine.roster")
 _STANDBY = 0.1  # how soon a new term is noticed
-_PAUSE = 0.05  # many words are one look
+_PAUSE = 0.02  # many words are one look
 _LONGEST_LOOK = 1.0
 _AT_ONCE = 1_000  # assignments told again
 _REQUESTS = frozenset({HintKind.JOB_CREATED, HintKind.JOB_REQUEUED})

@@ -34,6 +34,7 @@ _PAGE_BYTES = 8 << 20
 _AHEAD = 4  # pages under way
 _INTERVAL = 0.25  # nobody tells of claims, nor always of other servers' writes
 _GATHER = 0.02  # after a small page: many writes are one look
+_GATHER_HINTS = 0.005  # where a job waits for them
 _SMALL = _PAGE // 4
 _SLICE = 200  # records written without a break: about a millisecond
 _STANDBY = 0.2
@@ -66,6 +67,8 @@ class Relay:
     ) -> None:
         self._publisher = publisher
         self._topics = topics or Topics()
+        self._yields = self._topics.dispatch is None  # else jobs wait for what it sends
+        self._gather = _GATHER if self._yields else _GATHER_HINTS
         self._observer = observer or Deaf()
         self._pace = Pace()
         self._wake = asyncio.Event()
@@ -178,8 +181,8 @@ class Relay:
                     self._recovered()
                     await self._rest(_INTERVAL)
                 elif reading is None:
-                    await asyncio.sleep(_GATHER)
-                elif self._wake.is_set():  # jobs are being worked on
+                    await asyncio.sleep(self._gather)
+                elif self._yields and self._wake.is_set():  # jobs are being worked on
                     await asyncio.sleep(self._pace.rest(time.monotonic() - began))
             while flying:
                 await self._settle(flying, term)
@@ -295,7 +298,7 @@ class Relay:
         except TimeoutError:
             return
         if not self._stopping:
-            await asyncio.sleep(_GATHER)
+            await asyncio.sleep(self._gather)
 
 
 def _shown(lag: Lag | None) -> str:
