@@ -30,7 +30,11 @@ class Said:
         self.heard: Callable[[Sequence[Hint]], None] = lambda hints: None
         self.partitions: list[int] = []
 
-    def start(self, heard: Callable[[Sequence[Hint]], None]) -> None:
+    def start(
+        self,
+        heard: Callable[[Sequence[Hint]], None],
+        wanted: Callable[[], bool] | None = None,
+    ) -> None:
         self.heard = heard
 
     async def stop(self) -> None:

@@ -50,8 +50,15 @@ class Hint:
 class HintSource(Protocol):
     """Brings hints from the moment that it is started. They may be late, doubled or missing."""
 
-    def start(self, heard: Callable[[Sequence[Hint]], None]) -> None:
-        """Call ``heard`` on the loop with what comes."""
+    def start(
+        self,
+        heard: Callable[[Sequence[Hint]], None],
+        wanted: Callable[[], bool] | None = None,
+    ) -> None:
+        """Call ``heard`` on the loop with what comes, as long as it is wanted.
+
+        ``wanted`` is asked from another thread.
+        """
         ...
 
     async def stop(self) -> None:

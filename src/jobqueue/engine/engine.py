@@ -133,7 +133,7 @@ class Engine(OperatorCalls):
         if self._roster is not None:
             self._roster.start(self._scheduler)
             if self._hints is not None:
-                self._hints.start(self._roster.heard)
+                self._hints.start(self._roster.heard, self._roster.leads)
         else:
             self._control.start()
         self._started = True
@@ -193,8 +193,11 @@ class Engine(OperatorCalls):
         if Change.CONTROL in changed:
             self._control.heard()
             self._sweeper.lead()
-        if self._roster is not None and changed & (Change.ENDED | Change.CONTROL):
-            self._roster.look()
+        if self._roster is not None:
+            if Change.CONTROL in changed:
+                self._roster.look()
+            elif Change.ENDED in changed:
+                self._roster.look_before_long()
         self._wake_stream()
 
     # -- client ----------------------------------------------------------------------------

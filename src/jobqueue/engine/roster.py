@@ -27,6 +27,7 @@ from jobqueue.engine.settings import EngineSettings
 _log = logging.getLogger("jobqueue.engine.roster")
 _STANDBY = 0.1  # how soon a new term is noticed
 _PAUSE = 0.02  # many words are one look
+_BEFORE_LONG = 0.25
 _LONGEST_LOOK = 1.0
 _AT_ONCE = 1_000  # assignments told again
 _REQUESTS = frozenset({HintKind.JOB_CREATED, HintKind.JOB_REQUEUED})
@@ -52,6 +53,7 @@ class Roster:
         self._term: Term | None = None  # that the sessions were made under
         self._leases: dict[tuple[str, int], tuple[Session, int]] = {}  # by job and attempt
         self._wake = asyncio.Event()
+        self._looking: asyncio.TimerHandle | None = None
         self._repeat_at = 0.0
         self._failing = False
         self._task: asyncio.Task[None] | None = None
@@ -64,6 +66,8 @@ class Roster:
     async def stop(self) -> None:
         """End."""
         task, self._task = self._task, None
+        if self._looking is not None:
+            self._looking.cancel()
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
@@ -92,8 +96,22 @@ class Roster:
         """Workers or leases may have changed."""
         self._wake.set()
 
+    def look_before_long(self) -> None:
+        """Jobs have ended. Hints say which, and sooner, unless Kafka is away."""
+        if self._looking is None:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.call_later(_BEFORE_LONG, self._look_now)
+
+    def _look_now(self) -> None:
+        self._looking = None
+        self._wake.set()
+
+    def leads(self) -> bool:
+        """Whether hints are of use here. From any thread."""
+        return self._term is not None
+
     def heard(self, hints: Sequence[Hint]) -> None:
-        """Word from Kafka. Whoever does not lead only listens."""
+        """Word from Kafka."""
         if self._term is None:
             return
         work = False

@@ -48,7 +48,6 @@ def _dispatch_topics(settings: Settings) -> DispatchTopics:
         assignments=chosen.topic_assignments,
         results=chosen.topic_results,
         workers=chosen.topic_workers,
-        partitions=chosen.partitions,
         assignment_partitions=chosen.assignment_partitions,
     )
 

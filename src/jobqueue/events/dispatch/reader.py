@@ -48,10 +48,15 @@ class HintReader:
         self._failing = False
         self._tries = 0
 
-    def start(self, heard: Callable[[Sequence[Hint]], None]) -> None:
+    def start(
+        self,
+        heard: Callable[[Sequence[Hint]], None],
+        wanted: Callable[[], bool] | None = None,
+    ) -> None:
         """See ``HintSource.start``."""
         self._loop = asyncio.get_running_loop()
         self._heard = heard
+        self._wanted = wanted or _always
         self._thread = threading.Thread(target=self._run, name="jobqueue-hints", daemon=True)
         self._thread.start()
 
@@ -66,11 +71,14 @@ class HintReader:
 
     def _run(self) -> None:
         while not self._ended.is_set():
+            if not self._wanted():
+                self._ended.wait(_POLL)
+                continue
             consumer = self._consumer()
             try:
-                while not self._ended.is_set() and not self._place(consumer):
+                while self._goes_on() and not self._place(consumer):
                     self._ended.wait(_AGAIN)
-                while not self._ended.is_set():
+                while self._goes_on():
                     self._read(consumer)
             except confluent_kafka.KafkaException as error:
                 self._failed(error.args[0])
@@ -78,7 +86,11 @@ class HintReader:
                 _log.exception("reading hints failed")
             finally:
                 consumer.close()
-            self._ended.wait(_AGAIN)
+            if self._goes_on():
+                self._ended.wait(_AGAIN)
+
+    def _goes_on(self) -> bool:
+        return self._wanted() and not self._ended.is_set()
 
     def _consumer(self) -> Any:
         return confluent_kafka.Consumer(
@@ -155,3 +167,7 @@ class HintReader:
 
 def _nothing() -> None:
     """Nobody wants to know."""
+
+
+def _always() -> bool:
+    return True

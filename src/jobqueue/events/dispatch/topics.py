@@ -26,23 +26,25 @@ _OF_WORKERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchTopics:
-    """Topics by what they carry, and how many partitions they get."""
+    """Topics by what they carry."""
 
     requests: str = "job-requests"  # jobs to be handed out, by job id
     assignments: str = "job-assignments"  # a partition for each worker
     results: str = "job-results"  # what workers made of them, by job id
     workers: str = "worker-events"  # by worker id
-    partitions: int = 6
     assignment_partitions: int = 64
 
     @property
     def all(self) -> Mapping[str, int]:
-        """Their names, each with its number of partitions."""
+        """Their names, each with its number of partitions.
+
+        What the leader reads, it reads whole: in one partition the batches are larger.
+        """
         return {
-            self.requests: self.partitions,
+            self.requests: 1,
             self.assignments: self.assignment_partitions,
-            self.results: self.partitions,
-            self.workers: self.partitions,
+            self.results: 1,
+            self.workers: 1,
         }
 
     def messages(self, item: StreamItem) -> list[Message]:
