@@ -147,7 +147,10 @@ async def test_workers_that_come_and_are_lost_are_told_while_there_is_a_stream(o
     clock = ManualClock()
     store = await open_store(clock=clock)
     term = await store.lead(1, 3_600.0)
+    await store.register_worker(worker("gone"))
+    await store.set_worker_status("gone", WorkerStatus.OFFLINE)
     await store.register_worker(worker("early"))
+    await store.begin_stream(term)
     await store.begin_stream(term)
     largest = 2**63 - 1
     await store.register_worker(worker("w", largest))
@@ -164,6 +167,7 @@ async def test_workers_that_come_and_are_lost_are_told_while_there_is_a_stream(o
     now = clock.now()
     came, lost = WorkerChange.REGISTERED, WorkerChange.DEAD
     assert sorted(told, key=lambda one: (one.at, one.worker_id, -one.incarnation)) == [
+        WorkerEvent(came, "early", 1, began),
         WorkerEvent(came, "w", largest, began),
         WorkerEvent(lost, "early", 1, now - 1.0),
         WorkerEvent(came, "other", 1, now - 1.0),
