@@ -20,7 +20,8 @@ endif
 
 # Extra arguments: make run ARGS="--log-level debug", make test ARGS="-k retry"
 ARGS ?=
-TEST_JOBS ?= 2
+# More than two cores: many tests wait for programs that they have started.
+TEST_JOBS ?= 3
 CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/requirements.py bench examples)
 
 define make_venv

@@ -131,7 +131,7 @@ class Relay:
             term = self._term()
             if term is None:
                 self._stand_by()
-                await self._rest(_STANDBY)
+                await asyncio.sleep(_STANDBY)
                 continue
             moved = False
             try:
