@@ -20,7 +20,7 @@ endif
 
 # Extra arguments: make run ARGS="--log-level debug", make test ARGS="-k retry"
 ARGS ?=
-# More than two cores: many tests wait for programs that they have started.
+# More than there are cores: many tests wait for programs that they have started.
 TEST_JOBS ?= 3
 CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/requirements.py bench examples)
 
