@@ -406,6 +406,7 @@ class Worker:
     registered_at: float
     last_seen: float
     running: int = 0  # jobs held: ASSIGNED or RUNNING
+    partition: int | None = None  # where it hears of its jobs by Kafka; None: it is connected
 
 
 @dataclass(slots=True)

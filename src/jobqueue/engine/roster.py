@@ -158,7 +158,8 @@ class Roster:
         fresh = False
         present: set[str] = set()
         for worker in workers:
-            if worker.status is WorkerStatus.ONLINE:
+            # Whoever has no partition is connected to a server, which alone assigns to it.
+            if worker.status is WorkerStatus.ONLINE and worker.partition is not None:
                 present.add(worker.info.id)
                 leases = {one.lease for one in held.get(worker.info.id, ())}
                 fresh |= self._compare(worker, leases, before)

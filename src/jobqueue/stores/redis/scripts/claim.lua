@@ -1,7 +1,8 @@
 -- PENDING -> ASSIGNED for free slots.
 --
 -- asked: {claims, assignment timeout, seed, term or nil}. Answers the rows, or nil when the term is
--- over.
+-- over. Under a term the workers are not connected to whoever claims, which hears of their end
+-- later: what is claimed for one that takes nothing any more would be lost with it.
 --# include common.lua
 --# include lane.lua
 --# include term.lua
@@ -15,8 +16,22 @@ end
 if asked[4] and not stands(asked[4]) then
   return false
 end
+local function there(slots)
+  local found = {}
+  for _, slot in ipairs(slots) do
+    local route = route_of(slot[1])
+    if route and route[3] == 'ONLINE' then
+      found[#found + 1] = slot
+    end
+  end
+  return found
+end
+
 local slots = 0
 for _, claim in ipairs(asked[1]) do
+  if asked[4] then
+    claim[3] = there(claim[3])
+  end
   slots = slots + #claim[3]
 end
 expect_events(math.min(slots, 100))
