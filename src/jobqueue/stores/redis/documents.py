@@ -208,6 +208,7 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         concurrency=int(found[b"concurrency"]),
         queues=tuple(json.loads(found[b"queues"])),
         version=found[b"version"].decode(),
+        fallback=found.get(b"fallback") == b"1",
         link=int(found[b"link"]),
     )
     return Worker(
