@@ -9,15 +9,17 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.core.dispatch import Hint, HintKind
-from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import Assignment, JobSpec, NewJob, Queue, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.observer import Deaf
 from jobqueue.core.store import Claim
+from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.events.dispatch.worker import KafkaDispatch
 from jobqueue.stores.redis.store import RedisStore
 from tests.api.public.hand import Hand
+from tests.stores.driver import worker
 from tests.streaming.system import until
 
 pytestmark = [pytest.mark.integration]
@@ -35,6 +37,13 @@ class Said:
 
     async def stop(self) -> None:
         self.heard = lambda hints: None
+
+
+class Restless(Hand):
+    """Connects again when its test says so."""
+
+    def moved(self) -> None:
+        """Not yet."""
 
 
 class Counting(Deaf):
@@ -72,11 +81,11 @@ class Bench:
         await self.store.close()
         await self.other.close()
 
-    async def assign(self, count: int = 1) -> list[Assignment]:
+    async def assign(self, count: int = 1, to: str = "hand") -> list[Assignment]:
         """What the leader does."""
         ids = new_job_ids(count)
         await self.other.submit([NewJob(one, JobSpec(payload=b"x")) for one in ids])
-        return await self.other.claim([Claim(("default",), ["hand"] * count)])
+        return await self.other.claim([Claim(("default",), [to] * count)])
 
     def tell(self, *jobs: Assignment, **more: object) -> None:
         """What Kafka does."""
@@ -245,6 +254,48 @@ async def test_a_new_life_takes_the_place_of_the_old_one(bench: Bench) -> None:
     assert not (await asyncio.to_thread(hand.link.pulse, [job.lease])).known
     await again.link.close()
     assert await bench.other.workers() == []
+
+
+@pytest.mark.req("sch:IDEMP", "sch:PARTITION")
+async def test_an_old_life_takes_nothing_from_the_new_one(bench: Bench) -> None:
+    """It may not have noticed yet. What it looks for on its own is the new one's, like the name."""
+    old = bench.hand
+    old.link.grant(10)
+    await bench.settled()
+    new = await Hand.connect(bench.dispatch)
+    jobs = await bench.assign(2)
+    assert isinstance(old.link, KafkaLink)
+    old.link.look()
+    await bench.settled()
+    await old.link.drain()
+    await old.link.close()
+    assert [await bench.state(job) for job in jobs] == [State.ASSIGNED] * 2
+    (worker,) = await bench.other.workers()
+    assert worker.status is WorkerStatus.ONLINE
+    new.link.grant(10)
+    assert {(await new.take()).id for _ in jobs} == {job.id for job in jobs}
+    await new.link.close()
+
+
+@pytest.mark.req("sch:PARTITION")
+async def test_an_old_life_does_not_come_back(bench: Bench) -> None:
+    """Two processes of one name would fail over each other's jobs for ever."""
+    old, new = (worker("twice", incarnation, queues=("default",)) for incarnation in (1, 2))
+    hand = Restless("twice")
+    hand.link = await bench.dispatch.connect(old, hand)
+    other = KafkaDispatch(bench.other, lambda partition, placed: Said())
+    (job,) = await bench.assign(to="twice")
+    successor = await other.connect(new, Restless("twice"))
+    await hand.link.close()
+    with pytest.raises(Conflict, match="twice"):
+        await bench.dispatch.connect(old, hand)
+    assert await bench.other.partition_of("twice", 2) is not None
+    await bench.other.set_worker_status("twice", WorkerStatus.OFFLINE)
+    again = await bench.dispatch.connect(old, hand)  # the other one is lost: it may
+    assert await bench.other.partition_of("twice", 1) is not None
+    await successor.close()
+    await again.close()
+    assert await bench.state(job) is State.FAILED
 
 
 async def test_a_store_without_partitions_is_told_apart(redis_url: str) -> None:

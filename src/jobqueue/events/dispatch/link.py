@@ -158,7 +158,7 @@ class KafkaLink:
         """
         before = set(self._taken)
         ids = None if asked is None else list(asked)
-        found = await self._store.standing(ids, self._info.id)
+        found = await self._store.standing(ids, self._info.id, self._info.incarnation)
         fresh = [
             one
             for one in found
@@ -287,7 +287,9 @@ class KafkaLink:
         async with self._one_at_a_time:  # a look under way may still deliver
             pass
         if self._status is WorkerStatus.ONLINE:  # else it was asked to, and the store knows
-            await self._store.set_worker_status(self._info.id, WorkerStatus.DRAINING)
+            await self._store.set_worker_status(
+                self._info.id, WorkerStatus.DRAINING, incarnation=self._info.incarnation
+            )
         self.look()
 
     async def close(self) -> None:

@@ -53,15 +53,18 @@ class Claiming:
             assigned += [documents.assignment(row) for row in rows]
         return assigned
 
-    async def standing(self, job_ids: Sequence[str] | None, worker_id: str) -> list[Assignment]:
+    async def standing(
+        self, job_ids: Sequence[str] | None, worker_id: str, incarnation: int | None
+    ) -> list[Assignment]:
         """See ``RedisStore.standing``."""
         parts: list[list[str] | None] = [None]
         if job_ids is not None:
             starts = range(0, len(job_ids), MOST_SLOTS)
             parts = [list(job_ids[start : start + MOST_SLOTS]) for start in starts]
+        life = None if incarnation is None else str(incarnation)
         found: list[Assignment] = []
         for part in parts:
-            rows = await self._runner.read("standing", (part, worker_id))
+            rows = await self._runner.read("standing", (part, worker_id, life))
             found += [documents.assignment(row) for row in rows]
         return found
 
