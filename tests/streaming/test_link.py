@@ -39,6 +39,13 @@ class Said:
         self.heard = lambda hints: None
 
 
+class Stuck(Said):
+    """Does not end in time, as when Kafka is away."""
+
+    async def stop(self) -> None:
+        await asyncio.Event().wait()
+
+
 class Restless(Hand):
     """Connects again when its test says so."""
 
@@ -296,6 +303,28 @@ async def test_an_old_life_does_not_come_back(bench: Bench) -> None:
     await successor.close()
     await again.close()
     assert await bench.state(job) is State.FAILED
+
+
+@pytest.mark.req("sch:PARTITION")
+async def test_a_link_that_is_closed_while_kafka_is_away_does_nothing_more(bench: Bench) -> None:
+    """The worker gives up waiting and connects again: what it gets then is not the old link's."""
+    dispatch = KafkaDispatch(bench.store, lambda partition, placed: Stuck())
+    info = worker("cut off", queues=("default",))
+    hand = Hand("cut off")
+    closed = await dispatch.connect(info, hand)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await closed.close()
+    assert [one.info.id for one in await bench.other.workers()] == ["hand"]
+    hand.link = await bench.dispatch.connect(info, hand)
+    (job,) = await bench.assign(to="cut off")
+    assert isinstance(closed, KafkaLink)
+    closed.look()
+    await bench.settled()
+    assert await bench.state(job) is State.ASSIGNED
+    hand.link.grant(1)
+    assert await hand.take() == job
+    await hand.link.close()
 
 
 async def test_a_store_without_partitions_is_told_apart(redis_url: str) -> None:

@@ -297,13 +297,22 @@ class KafkaLink:
         self._closed(self)
         self._drained = True
         self._free = 0
-        if self._source is not None:
-            await self._source.stop()
+        # First of all: whoever does not wait for the rest may connect again, and what is assigned
+        # then must not be handed back by this link.
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        # Kafka may be away, and its client takes its time then: the store hears of it all the same.
+        steps = [self._leave()]
+        if self._source is not None:
+            steps.append(self._source.stop())
+        for failed in await asyncio.gather(*steps, return_exceptions=True):
+            if failed is not None:
+                raise failed
+
+    async def _leave(self) -> None:
         info = self._info
         for _ in range(_GOODBYES):
             async with self._one_at_a_time:
