@@ -51,6 +51,11 @@ class Proxy:
         while self._lines:
             await asyncio.sleep(0)
 
+    def lead_to(self, url: str) -> None:
+        """Another server, for whoever connects from now on. The lines that there are stay."""
+        parts = urlsplit(url)
+        self._target = parts.hostname or "127.0.0.1", parts.port or 6379
+
     def arm(self, when: Cut, *commands: int) -> None:
         """Cut the line at these scripts, counted from now on."""
         self._seen, self._marked, self.when = 0, set(commands), when

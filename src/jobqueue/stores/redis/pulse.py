@@ -18,7 +18,7 @@ from jobqueue.core.observer import Observer
 from jobqueue.core.store import Rules
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.runner import Runner
-from jobqueue.stores.redis.trouble import TROUBLE, unavailable
+from jobqueue.stores.redis.trouble import TROUBLE, replaced, unavailable
 
 _CONNECT_TIMEOUT = 2.0
 _TIMEOUT = 5.0
@@ -79,6 +79,8 @@ class Pulses:
             except NoScriptError:
                 return self._client.execute_command("EVAL", found.text, *rest)
         except TROUBLE as error:
+            if replaced(error):
+                self._client.connection_pool.disconnect()
             raise unavailable(error) from error
 
     def close(self) -> None:
