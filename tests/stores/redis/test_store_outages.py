@@ -221,6 +221,23 @@ async def test_a_full_redis_refuses_and_takes_again(own_redis, open_store):
     assert [one.id for one in await store.claim([Claim(("q",), ["w"])])] == [kept]
 
 
+async def test_a_full_redis_lets_jobs_be_deleted(own_redis, open_store):
+    """That makes room, and all that a person can do without its settings."""
+    victim = Victim(own_redis())
+    store = await open_store(victim.url)
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    ids = await accept(store, 2)
+    for got in await store.claim([Claim(("q",), ["w", "w"])]):
+        await store.apply([Transition.succeeded(got.seq, got.lease, None)])
+    await store.move_mark((await store.changes_after(0, 100, 1 << 20)).position, term)
+    victim.send("CONFIG", "SET", "maxmemory", "1")
+    assert await store.delete_job(ids[0]) is State.DONE
+    assert await store.prune_done(float("inf"), 10, term) == 1
+    victim.send("CONFIG", "SET", "maxmemory", "0")
+    assert [await store.get(one) for one in ids] == [None, None]
+
+
 async def test_a_wrong_password_is_said_and_not_shown(own_redis):
     victim = Victim(own_redis({"requirepass": "right"}))
     store = RedisStore(victim.url.replace("redis://", "redis://:hush@"))
