@@ -305,6 +305,41 @@ async def test_an_old_life_does_not_come_back(bench: Bench) -> None:
     assert await bench.state(job) is State.FAILED
 
 
+@pytest.mark.req("sch:WORKER")
+async def test_a_worker_whose_slots_did_not_come_free_hands_back_what_waits_for_them(
+    bench: Bench,
+) -> None:
+    """A thread that timed out may go on. Its lease is over, and its slot is not free."""
+    hand = await Hand.connect(bench.dispatch, worker_id="slow", slots=1, concurrency=1)
+    (first,) = await bench.assign(to="slow")
+    assert isinstance(hand.link, KafkaLink)
+    hand.link.look()
+    await hand.start(await hand.take())
+    late = Transition.timed_out(first.seq, first.lease, "too slow")
+    assert await hand.link.report([late]) == [True]
+    (second,) = await bench.assign(to="slow")
+    await asyncio.to_thread(hand.link.pulse, [])
+    await bench.settled()
+    assert await bench.state(second) is State.ASSIGNED  # its slot may be about to come free
+
+    async def overrun() -> int:
+        return {one.info.id: one.overrun for one in await bench.other.workers()}["slow"]
+
+    assert await overrun() == 0
+    await asyncio.to_thread(hand.link.pulse, [])
+
+    async def back() -> bool:
+        return await bench.state(second) is State.PENDING
+
+    await until(back, "it is handed back")
+    assert await overrun() == 1
+    assert hand.jobs.empty()
+    hand.link.grant(1)  # the thread has ended
+    await asyncio.to_thread(hand.link.pulse, [])
+    assert await overrun() == 0
+    await hand.link.close()
+
+
 @pytest.mark.req("sch:PARTITION")
 async def test_a_link_that_is_closed_while_kafka_is_away_does_nothing_more(bench: Bench) -> None:
     """The worker gives up waiting and connects again: what it gets then is not the old link's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -78,3 +79,23 @@ async def test_a_pool_without_tasks_leaves_queues_of_others_alone(office: Office
     await office.store.register_worker(worker("pool", queues=("*",), fallback=True))
     await office.submit(5)
     assert await office.holders(5) == {"w"}
+
+
+async def test_a_slot_that_an_attempt_overruns_gets_nothing(office: Office) -> None:
+    """No lease is held for it. The worker that looks the least loaded would get every job."""
+    await office.store.register_worker(worker("w", queues=("default",), concurrency=9))
+    await office.store.register_worker(worker("slow", queues=("default",), concurrency=2))
+    await asyncio.to_thread(office.store.pulse, "slow", 1, [], overrun=1)
+
+    async def noticed() -> bool:
+        session = office.engine._scheduler.sessions.get("slow")
+        return session is not None and session.info.concurrency == 1
+
+    await until(noticed, "the leader has heard of it")
+    await office.submit(5)
+    assert await office.holders(5) == {"w", "slow"}
+    assert len(await office.store.held("slow")) == 1
+    await asyncio.to_thread(office.store.pulse, "slow", 1, [], overrun=0)
+    await office.submit(6)
+    await office.holders(11)
+    assert len(await office.store.held("slow")) == 2

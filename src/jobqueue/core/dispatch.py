@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from jobqueue.core.job import Assignment, WorkerStatus
+from jobqueue.core.job import Assignment, Pulse, WorkerStatus
 from jobqueue.core.store import Claim, Store, Term
 
 
@@ -68,6 +68,19 @@ class DispatchStore(Store, Protocol):
 
     async def partition_of(self, worker_id: str, incarnation: int) -> int | None:
         """The partition that this life of the worker was allotted when it registered."""
+        ...
+
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        *,
+        overrun: int | None = None,
+    ) -> Pulse:
+        """See ``Store.pulse``. ``overrun``: so many slots are not free although no lease is held
+        for them; None: as many as at the last heartbeat."""
         ...
 
     async def standing(

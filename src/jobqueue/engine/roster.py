@@ -12,6 +12,7 @@ leader claims that was stopped and did not notice is refused by the store, since
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -171,16 +172,21 @@ class Roster:
         self._forget()
 
     def _compare(self, worker: Worker, leases: set[int], before: dict[Session, set[int]]) -> bool:
-        """True: it is new here."""
-        session = self._scheduler.sessions.get(worker.info.id)
-        if session is None or session.info.incarnation != worker.info.incarnation:
-            added = Session(worker.info, _Outbox(self._note))
+        """True: it is new here, or has slots that it did not have."""
+        # A slot that an attempt overruns is not free, although no lease is held for it.
+        slots = max(0, worker.info.concurrency - worker.overrun)
+        info = dataclasses.replace(worker.info, concurrency=slots)
+        session = self._scheduler.sessions.get(info.id)
+        if session is None or session.info.incarnation != info.incarnation:
+            added = Session(info, _Outbox(self._note))
             added.counted = True
             added.held = leases
             replaced = self._scheduler.sessions.add(added)
             if replaced is not None:
                 replaced.open = False
             return True
+        grown = slots > session.info.concurrency
+        session.info = info
         known = before.get(session)
         if known is not None:
             # A claim whose answer was lost left leases that are not known here. Those that ended
@@ -188,7 +194,7 @@ class Roster:
             session.held |= leases - (known - session.held)
             if ended := known - leases:
                 self._scheduler.relieve(session, ended)
-        return False
+        return grown
 
     def _forget(self) -> None:
         """What ended without a hint."""

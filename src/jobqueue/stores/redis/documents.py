@@ -218,4 +218,5 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         last_seen=float(last_seen),
         running=running,
         partition=int(found[b"partition"]) if b"partition" in found else None,
+        overrun=int(found.get(b"overrun", 0)),
     )

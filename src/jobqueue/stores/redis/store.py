@@ -352,9 +352,11 @@ class RedisStore:
         incarnation: int,
         leases: Sequence[int],
         begun: Sequence[int] = (),
+        *,
+        overrun: int | None = None,
     ) -> Pulse:
-        """See ``Store.pulse``."""
-        return self._pulses.pulse(worker_id, incarnation, leases, begun)
+        """See ``DispatchStore.pulse``."""
+        return self._pulses.pulse(worker_id, incarnation, leases, begun, overrun)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""

@@ -24,7 +24,7 @@ class Workers:
         said: list[Any] = [
             "hostname", info.hostname, "pid", info.pid, "concurrency", info.concurrency,
             "queues", json.dumps(list(info.queues)), "version", info.version,
-            "link", str(info.link), "fallback", int(info.fallback),
+            "link", str(info.link), "fallback", int(info.fallback), "overrun", 0,
         ]  # fmt: skip
         rows = await self._runner.write(
             "register_worker", (info.id, str(info.incarnation), said, self._partitions)
