@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
-from jobqueue.core.job import JobSpec
+from jobqueue.core.job import Held, JobSpec
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.stores.redis.store import RedisStore
@@ -99,3 +100,28 @@ async def test_a_slot_that_an_attempt_overruns_gets_nothing(office: Office) -> N
     await office.submit(6)
     await office.holders(11)
     assert len(await office.store.held("slow")) == 2
+
+
+async def test_looks_leave_most_of_the_time_to_others(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every end of a job is a reason to look. With many leases a look is long, and Redis does
+    nothing else meanwhile."""
+    store, looking = office.engine.store, 0.0
+    real = store.held
+
+    async def held(worker_id: str | None = None) -> list[Held]:
+        nonlocal looking
+        began = time.monotonic()
+        await asyncio.sleep(0.1)
+        found = await real(worker_id)
+        looking += time.monotonic() - began
+        return found
+
+    monkeypatch.setattr(store, "held", held)
+    began = time.monotonic()
+    while looking < 0.5:
+        assert office.engine._roster is not None
+        office.engine._roster.look()
+        await asyncio.sleep(0.01)
+    assert looking < (time.monotonic() - began) / 3

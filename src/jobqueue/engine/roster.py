@@ -28,6 +28,7 @@ from jobqueue.engine.settings import EngineSettings
 _log = logging.getLogger("jobqueue.engine.roster")
 _STANDBY = 0.1  # how soon a new term is noticed
 _PAUSE = 0.05  # many words are one look
+_SHARE = 4  # and it rests so many times as long as it looked
 _LONGEST_LOOK = 1.0
 _AT_ONCE = 1_000  # assignments told again
 _REQUESTS = frozenset({HintKind.JOB_CREATED, HintKind.JOB_REQUEUED})
@@ -120,6 +121,7 @@ class Roster:
                 await asyncio.sleep(_STANDBY)
                 continue
             self._wake.clear()
+            began = time.monotonic()
             try:
                 if term != self._term:
                     self._dismiss_all()
@@ -137,6 +139,8 @@ class Roster:
                 await asyncio.sleep(_STANDBY)
             except Exception:
                 _log.exception("looking at the workers failed")
+            looked = time.monotonic() - began
+            await asyncio.sleep(min(_LONGEST_LOOK, max(_PAUSE, _SHARE * looked)))
             await self._rest(min(self._settings.interval, _LONGEST_LOOK))
 
     async def _rest(self, seconds: float) -> None:
@@ -144,7 +148,6 @@ class Roster:
             await asyncio.wait_for(self._wake.wait(), seconds)
         except TimeoutError:
             return
-        await asyncio.sleep(_PAUSE)
 
     async def _look(self, term: Term) -> None:
         """Compare the sessions with what the store says."""
