@@ -13,9 +13,11 @@ from jobqueue.core.dispatch import Hint
 from jobqueue.core.errors import Conflict
 from jobqueue.core.job import JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.engine.engine import Engine
 from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.topology.embedded import Embedded
 from tests.api.public.hand import Hand
+from tests.stores.driver import worker
 from tests.streaming.system import System, client, ended, say_again, spoken, until
 
 pytestmark = [pytest.mark.integration]
@@ -178,6 +180,33 @@ async def test_one_process_may_do_it_all(system: System) -> None:
     both = await system.server("all", **{"worker.concurrency": "2"})
     jobs = await submit(both, 5)
     assert {job.state for job in await ended(both.backend, *jobs)} == {State.DONE}
+
+
+@pytest.mark.req("sch:TOPICS", "sch:WORKER")
+async def test_a_worker_that_counts_on_more_partitions_than_there_are_stops_nobody(
+    system: System, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its settings and the leader's differ. It finds its jobs with its heartbeat."""
+    api = await system.server("api")
+    await system.server("scheduler")
+    assert isinstance(api.backend, Engine)
+    store = api.backend.store
+    for name in "abcd":  # one for each partition that the leader knows
+        await store.register_worker(worker(name))
+        await store.set_worker_status(name, WorkerStatus.DRAINING)
+    await system.worker(more={"kafka.assignment_partitions": "8"})
+    jobs = await submit(api, 2)
+    assert {job.state for job in await ended(api.backend, *jobs)} == {State.DONE}
+
+    async def caught_up() -> bool:
+        lag = await store.stream_lag()
+        return lag is not None and not lag.events and not lag.refused
+
+    async def said() -> bool:
+        return "has no partition 4: is kafka.assignment_partitions the same" in caplog.text
+
+    await until(caught_up, "the event stream has it all")
+    await until(said, "the worker says what is wrong")
 
 
 @pytest.mark.req("sch:LOOP", "sch:WORKER")

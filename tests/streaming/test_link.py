@@ -9,15 +9,17 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.core.dispatch import Hint, HintKind
-from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import Assignment, JobSpec, NewJob, Queue, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.observer import Deaf
 from jobqueue.core.store import Claim
+from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.events.dispatch.worker import KafkaDispatch
 from jobqueue.stores.redis.store import RedisStore
 from tests.api.public.hand import Hand
+from tests.stores.driver import worker
 from tests.streaming.system import until
 
 pytestmark = [pytest.mark.integration]
@@ -39,6 +41,20 @@ class Said:
 
     async def stop(self) -> None:
         self.heard = lambda hints: None
+
+
+class Stuck(Said):
+    """Does not end in time, as when Kafka is away."""
+
+    async def stop(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Restless(Hand):
+    """Connects again when its test says so."""
+
+    def moved(self) -> None:
+        """Not yet."""
 
 
 class Counting(Deaf):
@@ -76,11 +92,11 @@ class Bench:
         await self.store.close()
         await self.other.close()
 
-    async def assign(self, count: int = 1) -> list[Assignment]:
+    async def assign(self, count: int = 1, to: str = "hand") -> list[Assignment]:
         """What the leader does."""
         ids = new_job_ids(count)
         await self.other.submit([NewJob(one, JobSpec(payload=b"x")) for one in ids])
-        return await self.other.claim([Claim(("default",), ["hand"] * count)])
+        return await self.other.claim([Claim(("default",), [to] * count)])
 
     def tell(self, *jobs: Assignment, **more: object) -> None:
         """What Kafka does."""
@@ -249,6 +265,105 @@ async def test_a_new_life_takes_the_place_of_the_old_one(bench: Bench) -> None:
     assert not (await asyncio.to_thread(hand.link.pulse, [job.lease])).known
     await again.link.close()
     assert await bench.other.workers() == []
+
+
+@pytest.mark.req("sch:IDEMP", "sch:PARTITION")
+async def test_an_old_life_takes_nothing_from_the_new_one(bench: Bench) -> None:
+    """It may not have noticed yet. What it looks for on its own is the new one's, like the name."""
+    old = bench.hand
+    old.link.grant(10)
+    await bench.settled()
+    new = await Hand.connect(bench.dispatch)
+    jobs = await bench.assign(2)
+    assert isinstance(old.link, KafkaLink)
+    old.link.look()
+    await bench.settled()
+    await old.link.drain()
+    await old.link.close()
+    assert [await bench.state(job) for job in jobs] == [State.ASSIGNED] * 2
+    (worker,) = await bench.other.workers()
+    assert worker.status is WorkerStatus.ONLINE
+    new.link.grant(10)
+    assert {(await new.take()).id for _ in jobs} == {job.id for job in jobs}
+    await new.link.close()
+
+
+@pytest.mark.req("sch:PARTITION")
+async def test_an_old_life_does_not_come_back(bench: Bench) -> None:
+    """Two processes of one name would fail over each other's jobs for ever."""
+    old, new = (worker("twice", incarnation, queues=("default",)) for incarnation in (1, 2))
+    hand = Restless("twice")
+    hand.link = await bench.dispatch.connect(old, hand)
+    other = KafkaDispatch(bench.other, lambda partition, placed: Said())
+    (job,) = await bench.assign(to="twice")
+    successor = await other.connect(new, Restless("twice"))
+    await hand.link.close()
+    with pytest.raises(Conflict, match="twice"):
+        await bench.dispatch.connect(old, hand)
+    assert await bench.other.partition_of("twice", 2) is not None
+    await bench.other.set_worker_status("twice", WorkerStatus.OFFLINE)
+    again = await bench.dispatch.connect(old, hand)  # the other one is lost: it may
+    assert await bench.other.partition_of("twice", 1) is not None
+    await successor.close()
+    await again.close()
+    assert await bench.state(job) is State.FAILED
+
+
+@pytest.mark.req("sch:WORKER")
+async def test_a_worker_whose_slots_did_not_come_free_hands_back_what_waits_for_them(
+    bench: Bench,
+) -> None:
+    """A thread that timed out may go on. Its lease is over, and its slot is not free."""
+    hand = await Hand.connect(bench.dispatch, worker_id="slow", slots=1, concurrency=1)
+    (first,) = await bench.assign(to="slow")
+    assert isinstance(hand.link, KafkaLink)
+    hand.link.look()
+    await hand.start(await hand.take())
+    late = Transition.timed_out(first.seq, first.lease, "too slow")
+    assert await hand.link.report([late]) == [True]
+    (second,) = await bench.assign(to="slow")
+    await asyncio.to_thread(hand.link.pulse, [])
+    await bench.settled()
+    assert await bench.state(second) is State.ASSIGNED  # its slot may be about to come free
+
+    async def overrun() -> int:
+        return {one.info.id: one.overrun for one in await bench.other.workers()}["slow"]
+
+    assert await overrun() == 0
+    await asyncio.to_thread(hand.link.pulse, [])
+
+    async def back() -> bool:
+        return await bench.state(second) is State.PENDING
+
+    await until(back, "it is handed back")
+    assert await overrun() == 1
+    assert hand.jobs.empty()
+    hand.link.grant(1)  # the thread has ended
+    await asyncio.to_thread(hand.link.pulse, [])
+    assert await overrun() == 0
+    await hand.link.close()
+
+
+@pytest.mark.req("sch:PARTITION")
+async def test_a_link_that_is_closed_while_kafka_is_away_does_nothing_more(bench: Bench) -> None:
+    """The worker gives up waiting and connects again: what it gets then is not the old link's."""
+    dispatch = KafkaDispatch(bench.store, lambda partition, placed: Stuck())
+    info = worker("cut off", queues=("default",))
+    hand = Hand("cut off")
+    closed = await dispatch.connect(info, hand)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await closed.close()
+    assert [one.info.id for one in await bench.other.workers()] == ["hand"]
+    hand.link = await bench.dispatch.connect(info, hand)
+    (job,) = await bench.assign(to="cut off")
+    assert isinstance(closed, KafkaLink)
+    closed.look()
+    await bench.settled()
+    assert await bench.state(job) is State.ASSIGNED
+    hand.link.grant(1)
+    assert await hand.take() == job
+    await hand.link.close()
 
 
 async def test_a_store_without_partitions_is_told_apart(redis_url: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from jobqueue.core.job import Assignment
+from jobqueue.core.job import Assignment, Pulse, WorkerStatus
 from jobqueue.core.store import Claim, Store, Term
 
 
@@ -77,8 +77,32 @@ class DispatchStore(Store, Protocol):
         """The partition that this life of the worker was allotted when it registered."""
         ...
 
-    async def standing(self, job_ids: Sequence[str] | None, worker_id: str) -> list[Assignment]:
-        """Of these jobs (None: of all), those that are ASSIGNED to the worker now."""
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        *,
+        overrun: int | None = None,
+    ) -> Pulse:
+        """See ``Store.pulse``. ``overrun``: so many slots are not free although no lease is held
+        for them; None: as many as at the last heartbeat."""
+        ...
+
+    async def standing(
+        self, job_ids: Sequence[str] | None, worker_id: str, incarnation: int | None = None
+    ) -> list[Assignment]:
+        """Of these jobs (None: of all), those that are ASSIGNED to the worker now.
+
+        With an incarnation: nothing, unless it is the one that is registered.
+        """
+        ...
+
+    async def set_worker_status(
+        self, worker_id: str, status: WorkerStatus, *, incarnation: int | None = None
+    ) -> bool:
+        """See ``Store.set_worker_status``. With an incarnation: of that one alone."""
         ...
 
     async def repeat_assignments(self, older_than: float, limit: int, term: Term) -> int:

@@ -406,6 +406,8 @@ class Worker:
     registered_at: float
     last_seen: float
     running: int = 0  # jobs held: ASSIGNED or RUNNING
+    partition: int | None = None  # where it hears of its jobs by Kafka; None: it is connected
+    overrun: int = 0  # of such a worker: slots of attempts that are over, and did not end
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ leader claims that was stopped and did not notice is refused by the store, since
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -26,8 +27,9 @@ from jobqueue.engine.settings import EngineSettings
 
 _log = logging.getLogger("jobqueue.engine.roster")
 _STANDBY = 0.1  # how soon a new term is noticed
-_PAUSE = 0.02  # many words are one look
+_PAUSE = 0.05  # many words are one look
 _BEFORE_LONG = 0.25
+_SHARE = 4  # and it rests so many times as long as it looked
 _LONGEST_LOOK = 1.0
 _AT_ONCE = 1_000  # assignments told again
 _REQUESTS = frozenset({HintKind.JOB_CREATED, HintKind.JOB_REQUEUED})
@@ -137,6 +139,7 @@ class Roster:
                 await asyncio.sleep(_STANDBY)
                 continue
             self._wake.clear()
+            began = time.monotonic()
             try:
                 if term != self._term:
                     self._dismiss_all()
@@ -154,6 +157,8 @@ class Roster:
                 await asyncio.sleep(_STANDBY)
             except Exception:
                 _log.exception("looking at the workers failed")
+            looked = time.monotonic() - began
+            await asyncio.sleep(min(_LONGEST_LOOK, max(_PAUSE, _SHARE * looked)))
             await self._rest(min(self._settings.interval, _LONGEST_LOOK))
 
     async def _rest(self, seconds: float) -> None:
@@ -161,7 +166,6 @@ class Roster:
             await asyncio.wait_for(self._wake.wait(), seconds)
         except TimeoutError:
             return
-        await asyncio.sleep(_PAUSE)
 
     async def _look(self, term: Term) -> None:
         """Compare the sessions with what the store says."""
@@ -176,7 +180,8 @@ class Roster:
         fresh = False
         present: set[str] = set()
         for worker in workers:
-            if worker.status is WorkerStatus.ONLINE:
+            # Whoever has no partition is connected to a server, which alone assigns to it.
+            if worker.status is WorkerStatus.ONLINE and worker.partition is not None:
                 present.add(worker.info.id)
                 leases = {one.lease for one in held.get(worker.info.id, ())}
                 fresh |= self._compare(worker, leases, before)
@@ -188,16 +193,21 @@ class Roster:
         self._forget()
 
     def _compare(self, worker: Worker, leases: set[int], before: dict[Session, set[int]]) -> bool:
-        """True: it is new here."""
-        session = self._scheduler.sessions.get(worker.info.id)
-        if session is None or session.info.incarnation != worker.info.incarnation:
-            added = Session(worker.info, _Outbox(self._note))
+        """True: it is new here, or has slots that it did not have."""
+        # A slot that an attempt overruns is not free, although no lease is held for it.
+        slots = max(0, worker.info.concurrency - worker.overrun)
+        info = dataclasses.replace(worker.info, concurrency=slots)
+        session = self._scheduler.sessions.get(info.id)
+        if session is None or session.info.incarnation != info.incarnation:
+            added = Session(info, _Outbox(self._note))
             added.counted = True
             added.held = leases
             replaced = self._scheduler.sessions.add(added)
             if replaced is not None:
                 replaced.open = False
             return True
+        grown = slots > session.info.concurrency
+        session.info = info
         known = before.get(session)
         if known is not None:
             # A claim whose answer was lost left leases that are not known here. Those that ended
@@ -205,7 +215,7 @@ class Roster:
             session.held |= leases - (known - session.held)
             if ended := known - leases:
                 self._scheduler.relieve(session, ended)
-        return False
+        return grown
 
     def _forget(self) -> None:
         """What ended without a hint."""

@@ -25,6 +25,11 @@ class Proxy(CuttingProxy):
     def line(self, client: Pipe) -> Line:
         return _Line(self, client)
 
+    def lead_to(self, url: str) -> None:
+        """Another server, for whoever connects from now on. The lines that there are stay."""
+        parts = urlsplit(url)
+        self._target = parts.hostname or "127.0.0.1", parts.port or 6379
+
 
 class _Line(Line):
     _proxy: Proxy

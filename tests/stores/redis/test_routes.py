@@ -135,6 +135,30 @@ async def test_a_batch_of_any_size_stands(open_store):
     assert await store.standing([one.id for one in held], "w") == held
 
 
+# -- who is there ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", ["left", "draining", "silent", "elsewhere"])
+async def test_a_leader_assigns_nothing_to_a_worker_that_is_not_there(open_store, gone):
+    """It hears of a worker's end later. What it claims until then would be lost with the worker:
+    an attempt less for a job that nobody began."""
+    store = await open_store(partitions=3)
+    term = await store.lead(1, 60.0)
+    for name in ("gone", "there"):
+        await store.register_worker(worker(name))
+    if gone == "left":
+        assert await store.retire_worker("gone", 1)
+    elif gone == "elsewhere":  # connected to a server, which alone assigns to it
+        await (await open_store()).register_worker(worker("gone", 2))
+    else:
+        status = WorkerStatus.DRAINING if gone == "draining" else WorkerStatus.OFFLINE
+        await store.set_worker_status("gone", status)
+    await accept(store, 3)
+    got = await store.claim([Claim(("q",), ["gone", "there", "gone"])], term=term)
+    assert [one.worker_id for one in got] == ["there"]
+    assert (await store.stats("q"))[0].depth[State.PENDING] == 2
+
+
 # -- assignments that are said once more -----------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from jobqueue.topology.embedded import Embedded
 from tests.history.checker import Evidence, assert_kept
 from tests.stores.driver import accept, new, spec, worker
 from tests.stores.redis.conftest import DURABLE, Victim
+from tests.stores.redis.proxy import Proxy
 
 BOUND = 30.0  # generous: patience is half a second, the machine may be busy
 
@@ -220,6 +221,23 @@ async def test_a_full_redis_refuses_and_takes_again(own_redis, open_store):
     assert [one.id for one in await store.claim([Claim(("q",), ["w"])])] == [kept]
 
 
+async def test_a_full_redis_lets_jobs_be_deleted(own_redis, open_store):
+    """That makes room, and all that a person can do without its settings."""
+    victim = Victim(own_redis())
+    store = await open_store(victim.url)
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    ids = await accept(store, 2)
+    for got in await store.claim([Claim(("q",), ["w", "w"])]):
+        await store.apply([Transition.succeeded(got.seq, got.lease, None)])
+    await store.move_mark((await store.changes_after(0, 100, 1 << 20)).position, term)
+    victim.send("CONFIG", "SET", "maxmemory", "1")
+    assert await store.delete_job(ids[0]) is State.DONE
+    assert await store.prune_done(float("inf"), 10, term) == 1
+    victim.send("CONFIG", "SET", "maxmemory", "0")
+    assert [await store.get(one) for one in ids] == [None, None]
+
+
 async def test_a_wrong_password_is_said_and_not_shown(own_redis):
     victim = Victim(own_redis({"requirepass": "right"}))
     store = RedisStore(victim.url.replace("redis://", "redis://:hush@"))
@@ -269,3 +287,28 @@ async def test_a_defect_in_the_data_is_no_outage(open_store, client):
     with pytest.raises(JobQueueError, match="WRONGTYPE") as caught:
         await store.claim([Claim(("q",), ["w"])])
     assert caught.value.code == "INTERNAL"
+
+
+async def test_after_a_fail_over_the_new_server_is_found_although_the_old_one_answers(
+    own_redis, open_store
+):
+    """The old one is a replica now: its connections stay, and refuse whatever is written."""
+    old, new_one = Victim(own_redis()), Victim(own_redis())
+    proxy = Proxy(old.url)
+    await proxy.open()
+    try:
+        store = await open_store(proxy.url, patience=0.5)
+        await store.register_worker(worker())
+        assert (await asyncio.to_thread(store.pulse, "w", 1, [])).known
+        await open_store(new_one.url)  # which has the queue
+        old.send("REPLICAOF", "127.0.0.1", "1")
+        proxy.lead_to(new_one.url)
+        with pytest.raises(Unavailable, match="read only"):
+            await accept(store)
+        with pytest.raises(Unavailable, match="read only"):
+            await asyncio.to_thread(store.pulse, "w", 1, [])
+        assert await accept(store)
+        assert not (await asyncio.to_thread(store.pulse, "w", 1, [])).known
+        await store.close()
+    finally:
+        await proxy.close()

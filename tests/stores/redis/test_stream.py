@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from jobqueue.core.clock import ManualClock
-from jobqueue.core.job import Transition, WorkerStatus
+from jobqueue.core.job import Queue, Transition, WorkerStatus
 from jobqueue.core.store import Claim
 from jobqueue.core.stream import (
     CancelRequested,
@@ -16,7 +18,9 @@ from jobqueue.core.stream import (
     WorkerChange,
     WorkerEvent,
 )
+from jobqueue.events.relay import Relay
 from jobqueue.stores.redis.store import RedisStore
+from tests.events.fake import FakePublisher
 from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec, worker
 from tests.stores.redis.test_lost_answers import SIDES, at_every_script
@@ -212,3 +216,33 @@ async def test_a_reconnect_tells_nothing_whatever_the_status(open_store, status)
     await store.set_worker_status("w", status)
     await store.register_worker(worker())
     assert sum(isinstance(item, WorkerEvent) for item in await read(store)) == 1
+
+
+@pytest.mark.req("sch:AOF")
+async def test_a_redis_that_lost_writes_is_published_from_its_own_mark_on(open_store, client):
+    """Its events have numbers that were used before: whoever read on from there would leave them
+    out, and the record would lack jobs that were accepted."""
+    store = await open_store()
+    term = await store.lead(1, 600.0)
+    publisher = FakePublisher()
+    relay = Relay(publisher)
+    relay.start(store, lambda: term)
+
+    async def published(job_id: str) -> None:
+        async with asyncio.timeout(20):
+            while job_id.encode() not in {message.key for message in publisher.log}:
+                relay.wake()
+                await asyncio.sleep(0.02)
+
+    try:
+        for job_id in await accept(store, 5):
+            await published(job_id)
+        await client.flushdb()  # all of them: the same as some, and the same leader
+        await store.create_queue(Queue(name="q"))
+        assert await store.lead(1, 600.0) == term
+        (after,) = await accept(store)
+        await published(after)
+        lag = await store.stream_lag()
+        assert lag is not None
+    finally:
+        await relay.stop()

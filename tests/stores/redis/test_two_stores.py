@@ -167,7 +167,8 @@ async def test_no_job_is_retried_into_a_queue_that_is_deleted(open_store):
 @pytest.mark.req("sch:LEADER")
 async def test_an_old_leader_assigns_and_moves_nothing(open_store):
     """The term is checked in the script that writes: there is no moment in between."""
-    old, new_leader = await open_store(), await open_store()
+    old, new_leader = await open_store(partitions=1), await open_store(partitions=1)
+    await old.register_worker(worker())
     (job_id,) = await accept(old)
     first = await old.lead(1, 60.0)
     await old.resign(first)

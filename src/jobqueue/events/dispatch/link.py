@@ -59,6 +59,7 @@ class KafkaLink:
         for lease in inbox.holds() or ():  # from before a break
             self._taken[lease] = ("", 0)
         self._missing: frozenset[int] = frozenset()  # that the worker lacked at the last heartbeat
+        self._overrun = 0  # slots, at the last heartbeat
         self._wake = asyncio.Event()
         self._look_at_all = False
         self._attending = False
@@ -158,7 +159,7 @@ class KafkaLink:
         """
         before = set(self._taken)
         ids = None if asked is None else list(asked)
-        found = await self._store.standing(ids, self._info.id)
+        found = await self._store.standing(ids, self._info.id, self._info.incarnation)
         fresh = [
             one
             for one in found
@@ -247,11 +248,16 @@ class KafkaLink:
         fresh: bool = False,
     ) -> Pulse:
         """See ``Link.pulse``."""
-        answer = self._store.pulse(self._info.id, self._info.incarnation, leases, begun)
+        overrun = self._count_overrun() if complete else None
+        answer = self._store.pulse(
+            self._info.id, self._info.incarnation, leases, begun, overrun=overrun
+        )
         if not answer.known:
             return answer
         self._status = answer.status
-        if any(one.state is State.ASSIGNED for one in answer.unlisted):
+        if overrun and not self._free:
+            self._call(self._turn_away)
+        elif any(one.state is State.ASSIGNED for one in answer.unlisted):
             self._call(self.look)
         running = {one.lease: one for one in answer.unlisted if one.state is State.RUNNING}
         if complete:
@@ -262,6 +268,28 @@ class KafkaLink:
         if answer.lost:
             self._call(self._let_go, answer.lost)
         return answer
+
+    def _count_overrun(self) -> int:
+        """Slots that are neither offered nor held by a lease: what runs there is over, and did not
+        end. At two heartbeats: one may be about to be offered."""
+        now = self._info.concurrency - self._free - len(self._taken)
+        before, self._overrun = self._overrun, 0 if self._drained else max(0, now)
+        return min(before, self._overrun)
+
+    def _turn_away(self) -> None:
+        self._spawn(self._hand_back_what_waits())
+
+    async def _hand_back_what_waits(self) -> None:
+        """No slot comes free for it. The leader hears with the heartbeat how many there are."""
+        try:
+            async with self._one_at_a_time:
+                if not self._free:
+                    before = set(self._taken)
+                    info = self._info
+                    found = await self._store.standing(None, info.id, info.incarnation)
+                    await self._hand_back([one for one in found if one.lease not in before])
+        except JobQueueError as error:
+            _log.warning("what waits for a slot cannot be handed back: %s", error)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has been closed
@@ -287,7 +315,9 @@ class KafkaLink:
         async with self._one_at_a_time:  # a look under way may still deliver
             pass
         if self._status is WorkerStatus.ONLINE:  # else it was asked to, and the store knows
-            await self._store.set_worker_status(self._info.id, WorkerStatus.DRAINING)
+            await self._store.set_worker_status(
+                self._info.id, WorkerStatus.DRAINING, incarnation=self._info.incarnation
+            )
         self.look()
 
     async def close(self) -> None:
@@ -295,13 +325,22 @@ class KafkaLink:
         self._closed(self)
         self._drained = True
         self._free = 0
-        if self._source is not None:
-            await self._source.stop()
+        # First of all: whoever does not wait for the rest may connect again, and what is assigned
+        # then must not be handed back by this link.
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        # Kafka may be away, and its client takes its time then: the store hears of it all the same.
+        steps = [self._leave()]
+        if self._source is not None:
+            steps.append(self._source.stop())
+        for failed in await asyncio.gather(*steps, return_exceptions=True):
+            if failed is not None:
+                raise failed
+
+    async def _leave(self) -> None:
         info = self._info
         for _ in range(_GOODBYES):
             async with self._one_at_a_time:

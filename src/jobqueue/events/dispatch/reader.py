@@ -115,6 +115,7 @@ class HintReader:
                 if found.error is not None or not found.partitions:
                     return False  # whoever leads makes them
                 if one is not None and one not in found.partitions:
+                    self._lacks(topic, one)
                     return False
                 for number in found.partitions if one is None else (one,):
                     place = confluent_kafka.TopicPartition(topic, number)
@@ -153,6 +154,17 @@ class HintReader:
             where = self._settings.bootstrap
             _log.warning(
                 "Kafka at %s: %s; the store is looked at by itself, later", where, error.str()
+            )
+
+    def _lacks(self, topic: str, partition: int) -> None:
+        tries, self._tries = self._tries, self._tries + 1
+        if tries >= _PATIENT_TRIES and not self._failing:
+            self._failing = True
+            _log.warning(
+                "topic %s has no partition %d: is kafka.assignment_partitions the same at the"
+                " servers? The store is looked at by itself, later",
+                topic,
+                partition,
             )
 
     def _recovered(self) -> None:

@@ -10,6 +10,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.stream import (
     AssignmentRepeated,
     JobEvent,
+    Route,
     StreamItem,
     WorkerChange,
     WorkerEvent,
@@ -52,6 +53,8 @@ class DispatchTopics:
         if isinstance(item, JobEvent):
             return self._of_job(item)
         if isinstance(item, AssignmentRepeated):
+            if not self._has(item.route):
+                return []
             again = Hint(
                 HintKind.JOB_ASSIGNED,
                 item.event_id,
@@ -74,6 +77,11 @@ class DispatchTopics:
             return [_message(self.workers, item.worker_id, told)]
         return []
 
+    def _has(self, route: Route) -> bool:
+        """A worker may count on more partitions than there are, by its settings. Nothing can be
+        said there, and what waits for it would wait for ever: it finds its jobs by itself."""
+        return route.partition < self.assignment_partitions
+
     def _of_job(self, item: JobEvent) -> list[Message]:
         event, route = item.event, item.route
         entered = event.to_state
@@ -82,7 +90,8 @@ class DispatchTopics:
             topic = self.requests
             kind = HintKind.JOB_CREATED if event.from_state is None else HintKind.JOB_REQUEUED
         elif entered is State.ASSIGNED:
-            if route is None:  # its worker is connected to a server, which has told it
+            # Without one its worker is connected to a server, which has told it.
+            if route is None or not self._has(route):
                 return []
             topic, kind = self.assignments, HintKind.JOB_ASSIGNED
             incarnation, partition = route.incarnation, route.partition

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from jobqueue.core.api import Inbox, Link
 from jobqueue.core.dispatch import DispatchStore, HintSource
-from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import Transition, WorkerInfo
+from jobqueue.core.errors import Conflict, InvalidArgument
+from jobqueue.core.job import Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Change
 from jobqueue.events.dispatch.link import KafkaLink
@@ -34,6 +34,7 @@ class KafkaDispatch:
         self._observer = observer or Deaf()
         self._check = check  # raises InvalidArgument
         self._links: set[KafkaLink] = set()
+        self._lives: set[tuple[str, int]] = set()  # that were registered here
         self._hearing = False
 
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
@@ -43,7 +44,10 @@ class KafkaDispatch:
         if not self._hearing:
             self._hearing = True
             self._store.on_change(self._changed)
+        if (info.id, info.incarnation) in self._lives:
+            await self._check_place(info)
         lost = await self._store.register_worker(info)
+        self._lives.add((info.id, info.incarnation))
         if lost:
             error = f"worker {info.id} was started anew"
             await self._store.apply(
@@ -59,6 +63,21 @@ class KafkaDispatch:
         self._links.add(link)
         link.start(self._listen(partition, link.look))
         return link
+
+    async def _check_place(self, info: WorkerInfo) -> None:
+        """A worker that comes back may find its place taken. If it took it back, the two would fail
+        over each other's jobs for ever: the later one stays."""
+        for worker in await self._store.workers():
+            found = worker.info
+            if (
+                found.id == info.id
+                and found.incarnation != info.incarnation
+                and worker.status is not WorkerStatus.OFFLINE
+            ):
+                raise Conflict(
+                    f"worker {info.id!r} was started anew at {found.hostname} (pid {found.pid});"
+                    " every worker needs a name of its own"
+                )
 
     def _changed(self, changed: Change) -> None:
         if Change.CONTROL in changed:

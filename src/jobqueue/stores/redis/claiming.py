@@ -43,25 +43,33 @@ class Claiming:
     async def claim(self, claims: Sequence[Claim], term: Term | None) -> list[Assignment]:
         """See ``RedisStore.claim``."""
         assigned: list[Assignment] = []
-        for part in _parts(claims):
-            rows = await self._runner.write(
+        parts = _parts(claims)
+        while parts:
+            part = parts.pop(0)
+            said = await self._runner.write(
                 "claim",
                 (claims_of(part), self._rules.assignment_timeout, seed(), term_of(term)),
             )
-            if rows is None:
+            if said is None:
                 raise TermEnded
+            rows, ended = said
             assigned += [documents.assignment(row) for row in rows]
+            if ended is not None:  # it had to pass over too many that expired
+                parts.insert(0, _rest(part, *ended))
         return assigned
 
-    async def standing(self, job_ids: Sequence[str] | None, worker_id: str) -> list[Assignment]:
+    async def standing(
+        self, job_ids: Sequence[str] | None, worker_id: str, incarnation: int | None
+    ) -> list[Assignment]:
         """See ``RedisStore.standing``."""
         parts: list[list[str] | None] = [None]
         if job_ids is not None:
             starts = range(0, len(job_ids), MOST_SLOTS)
             parts = [list(job_ids[start : start + MOST_SLOTS]) for start in starts]
+        life = None if incarnation is None else str(incarnation)
         found: list[Assignment] = []
         for part in parts:
-            rows = await self._runner.read("standing", (part, worker_id))
+            rows = await self._runner.read("standing", (part, worker_id, life))
             found += [documents.assignment(row) for row in rows]
         return found
 
@@ -80,6 +88,12 @@ class Claiming:
                 break
             left -= wanted
         return repeated
+
+
+def _rest(part: Sequence[Claim], number: int, workers: Sequence[bytes]) -> list[Claim]:
+    """What is left of claims, of which one was filled but for the slots of these workers."""
+    begun, *others = part[number - 1 :]
+    return [Claim(begun.queues, [one.decode() for one in workers], begun.without), *others]
 
 
 def _parts(claims: Sequence[Claim]) -> list[list[Claim]]:

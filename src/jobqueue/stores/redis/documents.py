@@ -208,6 +208,7 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         concurrency=int(found[b"concurrency"]),
         queues=tuple(json.loads(found[b"queues"])),
         version=found[b"version"].decode(),
+        fallback=found.get(b"fallback") == b"1",
         link=int(found[b"link"]),
     )
     return Worker(
@@ -216,4 +217,6 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         registered_at=moment(found[b"registered_at"]),
         last_seen=float(last_seen),
         running=running,
+        partition=int(found[b"partition"]) if b"partition" in found else None,
+        overrun=int(found.get(b"overrun", 0)),
     )

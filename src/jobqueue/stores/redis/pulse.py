@@ -18,7 +18,7 @@ from jobqueue.core.observer import Observer
 from jobqueue.core.store import Rules
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.runner import Runner
-from jobqueue.stores.redis.trouble import TROUBLE, unavailable
+from jobqueue.stores.redis.trouble import TROUBLE, replaced, unavailable
 
 _CONNECT_TIMEOUT = 2.0
 _TIMEOUT = 5.0
@@ -41,12 +41,17 @@ class Pulses:
         )
 
     def pulse(
-        self, worker_id: str, incarnation: int, leases: Sequence[int], begun: Sequence[int]
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int],
+        overrun: int | None,
     ) -> Pulse:
-        """See ``Store.pulse``."""
+        """See ``DispatchStore.pulse``."""
         began = time.perf_counter()
         try:
-            said = self._ask(worker_id, incarnation, begun)
+            said = self._ask(worker_id, incarnation, begun, overrun)
         finally:
             self._observer.queried("pulse", time.perf_counter() - began)
         if said is None:
@@ -63,7 +68,9 @@ class Pulses:
         answer.unlisted = list(standing.values())
         return answer
 
-    def _ask(self, worker_id: str, incarnation: int, begun: Sequence[int]) -> Any:
+    def _ask(
+        self, worker_id: str, incarnation: int, begun: Sequence[int], overrun: int | None
+    ) -> Any:
         if not self._runner.opened:
             raise Unavailable("Redis: the store is not open")
         asked = (
@@ -71,6 +78,7 @@ class Pulses:
             str(incarnation),
             [str(lease) for lease in begun],
             self._rules.assignment_timeout,
+            overrun,
         )
         found, *rest = self._runner.arguments("pulse", asked, "", 0)
         try:
@@ -79,6 +87,8 @@ class Pulses:
             except NoScriptError:
                 return self._client.execute_command("EVAL", found.text, *rest)
         except TROUBLE as error:
+            if replaced(error):
+                self._client.connection_pool.disconnect()
             raise unavailable(error) from error
 
     def close(self) -> None:

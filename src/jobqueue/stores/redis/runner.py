@@ -27,6 +27,7 @@ from jobqueue.stores.redis.trouble import (
     defect,
     passes,
     refused,
+    replaced,
     unavailable,
     unknown,
 )
@@ -145,6 +146,8 @@ class Runner:
                 if passes(error):
                     trouble: BaseException = error
                 elif refused(error):
+                    if replaced(error):
+                        await self._wire.drop()
                     raise _verdict(doubt, error) from error
                 elif not isinstance(error, LOST):
                     raise defect(error) from error

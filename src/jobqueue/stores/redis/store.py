@@ -209,10 +209,12 @@ class RedisStore:
         """See ``Store.apply``. Under a term, only while it stands; else TermEnded."""
         return await self._applying.apply(transitions, claims, term)
 
-    async def standing(self, job_ids: Sequence[str] | None, worker_id: str) -> list[Assignment]:
+    async def standing(
+        self, job_ids: Sequence[str] | None, worker_id: str, incarnation: int | None = None
+    ) -> list[Assignment]:
         """Those of the jobs (None: of all) that are ASSIGNED to this worker now, as ``claim``
-        returned them."""
-        return await self._claiming.standing(job_ids, worker_id)
+        returned them. With an incarnation: nothing, unless it is the one that is registered."""
+        return await self._claiming.standing(job_ids, worker_id, incarnation)
 
     async def repeat_assignments(self, older_than: float, limit: int, term: Term) -> int:
         """Say once more what was ASSIGNED for longer and not started; returns how much it was.
@@ -350,17 +352,21 @@ class RedisStore:
         incarnation: int,
         leases: Sequence[int],
         begun: Sequence[int] = (),
+        *,
+        overrun: int | None = None,
     ) -> Pulse:
-        """See ``Store.pulse``."""
-        return self._pulses.pulse(worker_id, incarnation, leases, begun)
+        """See ``DispatchStore.pulse``."""
+        return self._pulses.pulse(worker_id, incarnation, leases, begun, overrun)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""
         return await self._workers.held(worker_id)
 
-    async def set_worker_status(self, worker_id: str, status: WorkerStatus) -> bool:
-        """See ``Store.set_worker_status``."""
-        return await self._workers.set_status(worker_id, status)
+    async def set_worker_status(
+        self, worker_id: str, status: WorkerStatus, *, incarnation: int | None = None
+    ) -> bool:
+        """See ``Store.set_worker_status``. With an incarnation: of that one alone."""
+        return await self._workers.set_status(worker_id, status, incarnation)
 
     async def workers(self) -> list[Worker]:
         """See ``Store.workers``."""

@@ -30,6 +30,7 @@ REFUSED: tuple[type[BaseException], ...] = (
     ReadOnlyError,
 )
 _MEND = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "NOPERM", "OOM", "READONLY")
+_REPLACED = ("READONLY", "MASTERDOWN")
 _WAIT = ("BUSY", "LOADING", "TRYAGAIN")
 
 
@@ -41,6 +42,11 @@ def passes(error: BaseException) -> bool:
 def refused(error: BaseException) -> bool:
     """Whether Redis did nothing and goes on to refuse."""
     return isinstance(error, REFUSED) or _begins(error, _MEND)
+
+
+def replaced(error: BaseException) -> bool:
+    """Whether it is a replica: its address may lead to another server by now."""
+    return isinstance(error, ReadOnlyError) or _begins(error, _REPLACED)
 
 
 def _begins(error: BaseException, codes: tuple[str, ...]) -> bool:

@@ -24,7 +24,7 @@ class Workers:
         said: list[Any] = [
             "hostname", info.hostname, "pid", info.pid, "concurrency", info.concurrency,
             "queues", json.dumps(list(info.queues)), "version", info.version,
-            "link", str(info.link),
+            "link", str(info.link), "fallback", int(info.fallback), "overrun", 0,
         ]  # fmt: skip
         rows = await self._runner.write(
             "register_worker", (info.id, str(info.incarnation), said, self._partitions)
@@ -50,9 +50,12 @@ class Workers:
         found = [documents.worker(*row) for row in await self._runner.read("workers")]
         return sorted(found, key=lambda one: one.info.id)
 
-    async def set_status(self, worker_id: str, status: WorkerStatus) -> bool:
-        """See ``Store.set_worker_status``."""
-        said = await self._runner.write("set_worker_status", (worker_id, status.value))
+    async def set_status(
+        self, worker_id: str, status: WorkerStatus, incarnation: int | None
+    ) -> bool:
+        """See ``RedisStore.set_worker_status``."""
+        life = None if incarnation is None else str(incarnation)
+        said = await self._runner.write("set_worker_status", (worker_id, status.value, life))
         return said is not None
 
     async def retire_silent(self, silent_for: float, term: Term) -> list[str]:

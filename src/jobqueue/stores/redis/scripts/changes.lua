@@ -6,6 +6,11 @@
 --# include common.lua
 --# include outbox.lua
 local limit, size = asked[3], asked[4]
+local latest = tonumber(redis.call('HGET', prefix .. 'counters', 'events') or 0)
+if tonumber(asked[1]) > latest then
+  -- Numbers are used a second time: whoever reads on from there would leave events out.
+  return redis.error_reply('REWOUND writes were lost: the latest event is ' .. exact(latest))
+end
 local events = redis.call(
   'XRANGE', prefix .. 'events', '(' .. asked[1] .. '-0', '+', 'COUNT', limit
 )

@@ -3,7 +3,7 @@
 
 -- One run of a queue's claimable jobs, read page by page. Nothing is removed before the end.
 local function run_of(key, from, to)
-  return {key = key, from = from, to = to, page = {}, place = 1, taken = 0, dry = false}
+  return {key = key, from = from, to = to, page = {}, place = 1, dry = false}
 end
 
 local PAGE = 200
@@ -12,17 +12,17 @@ local function peek(run, wanted)
   if run.place > #run.page and not run.dry then
     run.page = redis.call(
       'ZRANGEBYSCORE', run.key, run.from, run.to,
-      'WITHSCORES', 'LIMIT', run.taken, math.min(wanted, PAGE)
+      'WITHSCORES', 'LIMIT', 0, math.min(wanted, PAGE)
     )
     run.place = 1
     run.dry = #run.page == 0
+    run.from = not run.dry and '(' .. run.page[#run.page] -- no two jobs have the same score
   end
   return run.page[run.place], tonumber(run.page[run.place + 1])
 end
 
 local function take(run)
   run.place = run.place + 2
-  run.taken = run.taken + 1
 end
 
 local boards = {} -- queues as this call saw them
@@ -137,12 +137,16 @@ local function assign(row, worker, lease, due)
   return shown(row)
 end
 
+local MOST_EXPIRED = 1000 -- passed over in one call: Redis does nothing else meanwhile
+
 -- claims: {queues (nil: all), those not meant, slots {{worker, lease}, ...}}. Answers what a worker
--- gets, and {id, lease} of each, which is enough to find it again.
+-- gets, and {id, lease} of each, which is enough to find it again. If there were too many expired
+-- jobs, also where it ended: {the number of the claim, workers of its slots that are left}.
 local function fill(claims, timeout, seed)
   local rows, kept, due = {}, {}, exact(now + timeout)
+  local expired, ended = 0, nil
   math.randomseed(seed)
-  for _, claim in ipairs(claims) do
+  for number, claim in ipairs(claims) do
     local without, queues = {}, {}
     for _, name in ipairs(claim[2]) do
       without[name] = true
@@ -167,11 +171,24 @@ local function fill(claims, timeout, seed)
         rows[#rows + 1] = assign(row, slots[slot][1], slots[slot][2], due)
         kept[#kept + 1] = {id, slots[slot][2]}
         slot = slot + 1
+      else
+        expired = expired + 1
+        if expired == MOST_EXPIRED then
+          local left = {}
+          for n = slot, #slots do
+            left[#left + 1] = slots[n][1]
+          end
+          ended = {number, left}
+          break
+        end
       end
+    end
+    if ended then
+      break
     end
   end
   flush()
-  return rows, kept
+  return rows, kept, ended
 end
 
 -- What an earlier call assigned, as far as the leases still stand.

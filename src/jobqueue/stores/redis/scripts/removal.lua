@@ -14,9 +14,6 @@ end
 local function forget(id, key_freed)
   local key = document(id)
   local row = redis.call('HMGET', key, 'queue', 'status', 'version')
-  put(
-    'deleted', 'job_id', id, 'queue', row[1], 'version', row[3], 'key_freed', key_freed and 1 or 0
-  )
   local events = {}
   for version = 1, tonumber(row[3]) do
     events[version] = 'event:' .. version
@@ -32,4 +29,8 @@ local function forget(id, key_freed)
   redis.call('ZREM', index(row[2], row[1]), id)
   redis.call('ZREM', prefix .. 'jobs', id)
   redis.call('ZREM', prefix .. 'completed', id)
+  -- Last: a full Redis refuses to begin with what takes room, and this makes some.
+  put(
+    'deleted', 'job_id', id, 'queue', row[1], 'version', row[3], 'key_freed', key_freed and 1 or 0
+  )
 end

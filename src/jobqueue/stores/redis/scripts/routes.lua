@@ -1,10 +1,13 @@
--- Where a worker reads its assignments: {partition, incarnation}, or nothing if it was allotted none.
+-- Where a worker reads its assignments: {partition, incarnation, status}, or nothing if it was
+-- allotted none.
 local routes = {}
 
 local function route_of(worker)
   local known = routes[worker]
   if known == nil then
-    local row = redis.call('HMGET', prefix .. 'worker:' .. worker, 'partition', 'incarnation')
+    local row = redis.call(
+      'HMGET', prefix .. 'worker:' .. worker, 'partition', 'incarnation', 'status'
+    )
     known = row[1] and row
     routes[worker] = known
   end

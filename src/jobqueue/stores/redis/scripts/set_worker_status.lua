@@ -1,4 +1,5 @@
--- Drain, stop or retire a worker; answers {1}, or nothing if it is unknown. asked: {id, status}
+-- Drain, stop or retire a worker; answers {1}, or nothing if it is unknown.
+-- asked: {id, status, incarnation (nil: whichever)}
 --# include common.lua
 --# include lane.lua
 local before = answered()
@@ -6,7 +7,8 @@ if before then
   return before
 end
 local key = prefix .. 'worker:' .. asked[1]
-if redis.call('EXISTS', key) == 0 then
+local known = redis.call('HGET', key, 'incarnation')
+if not known or (asked[3] and asked[3] ~= known) then
   return false
 end
 redis.call('HSET', key, 'status', asked[2])

@@ -1,0 +1,127 @@
+"""The leader's roster on a real Redis, without Kafka: it finds out by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from jobqueue.core.job import Held, JobSpec
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.settings import Dispatch, EngineSettings
+from jobqueue.stores.redis.store import RedisStore
+from tests.stores.driver import worker
+from tests.streaming.system import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.req("sch:LOOP")]
+
+SETTINGS = EngineSettings(dispatch=Dispatch.ROSTER, interval=0.05, leader_ttl=5.0, batch_size=1)
+
+
+class Office:
+    """An engine that assigns, and a store as workers have one."""
+
+    def __init__(self, url: str) -> None:
+        self.store = RedisStore(url, partitions=4)
+        self.engine = Engine(RedisStore(url, partitions=4), SETTINGS)
+
+    async def open(self) -> None:
+        await self.engine.start()
+        await self.store.open()
+
+    async def close(self) -> None:
+        await self.store.close()
+        await self.engine.stop()
+
+    async def submit(self, count: int) -> None:
+        for result in await self.engine.submit([JobSpec(payload=b"x")] * count):
+            result.unwrap()
+
+    async def holders(self, count: int) -> set[str]:
+        """Who has the jobs, once so many are assigned."""
+
+        async def assigned() -> set[str]:
+            held = await self.store.held()
+            return {one.worker_id for one in held} if len(held) >= count else set()
+
+        found: set[str] = await until(assigned, f"{count} jobs are assigned")
+        return found
+
+
+@pytest_asyncio.fixture
+async def office(redis_url: str) -> AsyncIterator[Office]:
+    made = Office(redis_url)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def test_a_worker_that_is_connected_elsewhere_keeps_nobody_from_work(
+    office: Office, redis_url: str
+) -> None:
+    """It has no partition. Least loaded for ever, it would be meant first in every claim."""
+    connected = RedisStore(redis_url)
+    await connected.open()
+    try:
+        await connected.register_worker(worker("a connected one", queues=("default",)))
+    finally:
+        await connected.close()
+    await office.store.register_worker(worker("w", queues=("default",), concurrency=9))
+    await office.submit(5)
+    assert await office.holders(5) == {"w"}
+
+
+async def test_a_pool_without_tasks_leaves_queues_of_others_alone(office: Office) -> None:
+    """It could only fail jobs of types that it lacks."""
+    await office.store.register_worker(worker("w", queues=("default",), concurrency=9))
+    await office.store.register_worker(worker("pool", queues=("*",), fallback=True))
+    await office.submit(5)
+    assert await office.holders(5) == {"w"}
+
+
+async def test_a_slot_that_an_attempt_overruns_gets_nothing(office: Office) -> None:
+    """No lease is held for it. The worker that looks the least loaded would get every job."""
+    await office.store.register_worker(worker("w", queues=("default",), concurrency=9))
+    await office.store.register_worker(worker("slow", queues=("default",), concurrency=2))
+    await asyncio.to_thread(office.store.pulse, "slow", 1, [], overrun=1)
+
+    async def noticed() -> bool:
+        session = office.engine._scheduler.sessions.get("slow")
+        return session is not None and session.info.concurrency == 1
+
+    await until(noticed, "the leader has heard of it")
+    await office.submit(5)
+    assert await office.holders(5) == {"w", "slow"}
+    assert len(await office.store.held("slow")) == 1
+    await asyncio.to_thread(office.store.pulse, "slow", 1, [], overrun=0)
+    await office.submit(6)
+    await office.holders(11)
+    assert len(await office.store.held("slow")) == 2
+
+
+async def test_looks_leave_most_of_the_time_to_others(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every end of a job is a reason to look. With many leases a look is long, and Redis does
+    nothing else meanwhile."""
+    store, looking = office.engine.store, 0.0
+    real = store.held
+
+    async def held(worker_id: str | None = None) -> list[Held]:
+        nonlocal looking
+        began = time.monotonic()
+        await asyncio.sleep(0.1)
+        found = await real(worker_id)
+        looking += time.monotonic() - began
+        return found
+
+    monkeypatch.setattr(store, "held", held)
+    began = time.monotonic()
+    while looking < 0.5:
+        assert office.engine._roster is not None
+        office.engine._roster.look()
+        await asyncio.sleep(0.01)
+    assert looking < (time.monotonic() - began) / 3
