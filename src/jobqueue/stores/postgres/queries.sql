@@ -584,6 +584,17 @@ LEFT JOIN worker_name AS w ON w.id = e.worker
 WHERE (e.seq, e.version) > ($5::bigint, $6::int)
 ORDER BY e.seq, e.version LIMIT $7
 
+-- name: end_of_stretch
+-- The last transaction of a stretch of more than $4 events, from $1 on and below $2, but for those
+-- that are open ($3); NULL if there are no more.
+SELECT xid FROM job_event WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
+ORDER BY xid OFFSET $4 LIMIT 1
+
+-- name: overtaken
+-- Events of the jobs $1 up to the versions $2, written by transactions from $3 on.
+SELECT e.seq, e.version FROM unnest($1::text::bigint[], $2::text::int[]) AS k(seq, version)
+JOIN job_event AS e ON e.seq = k.seq AND e.version <= k.version WHERE e.xid >= $3::bigint
+
 -- name: keys_between
 -- Where events and entries of the outbox between two snapshots are, from ($5, $6, $7) on, in the
 -- order of the stream; the number of an event is 0. In three columns, not in rows: there may be
