@@ -664,6 +664,26 @@ SELECT position FROM stream
 INSERT INTO stream (position, since, since_open, until, until_open, seq, version)
 VALUES ('0', 0, '{}', 0, '{}', 0, 0)
 
+-- name: numbers_of_others
+-- Whether there are numbers that no transaction of this cluster has had.
+SELECT greatest((SELECT max(xid) FROM job_event), (SELECT max(xid) FROM outbox),
+                (SELECT until - 1 FROM stream))
+       >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+
+-- name: renumber_lock
+LOCK TABLE stream IN SHARE ROW EXCLUSIVE MODE
+
+-- name: renumber_events
+-- What the stream has got, and all where there is none, comes before everything; the rest is of $1.
+UPDATE job_event AS e
+SET xid = CASE WHEN s.single IS NULL OR ({in_stream_already}) THEN 0 ELSE $1::bigint END
+FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS above) AS x
+LEFT JOIN stream AS s ON true
+WHERE e.xid >= x.above OR s.single AND NOT ({in_stream_already})
+
+-- name: renumber_outbox
+UPDATE outbox SET xid = $1::bigint
+
 -- name: flags_to_outbox
 INSERT INTO outbox (xid, seq, version, kind, at, body)
 SELECT pg_current_xact_id()::text::bigint, l.seq, l.version, 4,

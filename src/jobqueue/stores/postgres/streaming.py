@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from jobqueue.core.errors import Unavailable
 from jobqueue.core.store import Lag, Term
 from jobqueue.core.stream import Changes, QueueChange, StreamItem
 from jobqueue.stores.outbox_rows import job_event, outbox_item, queue_body
@@ -19,6 +20,7 @@ from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.following import Position, Snapshot, between, snapshot
 from jobqueue.stores.postgres.leadership import Leadership
+from jobqueue.stores.postgres.renumbering import renumber
 from jobqueue.stores.postgres.statements import SQL, array
 
 _KEYS_AT_ONCE = 200_000
@@ -40,6 +42,7 @@ class Streaming:
         now = self._database.now()
 
         async def work(db: Any) -> int:
+            await renumber(db)
             async with db.transaction():
                 await self._leadership.check(db, term)
                 there = await db.fetchval(SQL["mark"])
@@ -155,6 +158,11 @@ def _moved(at: Position, key: Key) -> Position:
 async def _stretch(db: Any, since: Snapshot) -> Position:
     """From there to what has been committed by now; or to a part of it that can be read at once."""
     now = await snapshot(db)
+    if now.above < since.above:
+        raise Unavailable(
+            "PostgreSQL: the server has gone back behind what was read from it: another one took"
+            " over that has not got everything"
+        )
     last = await db.fetchval(
         SQL["end_of_stretch"], since.above, now.above, list(now.open), _KEYS_AT_ONCE
     )
