@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.core.clock import ManualClock
+from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Transition, WorkerStatus
 from jobqueue.core.store import Claim
 from jobqueue.core.stream import (
@@ -16,6 +17,7 @@ from jobqueue.core.stream import (
     WorkerChange,
     WorkerEvent,
 )
+from jobqueue.stores.positions import pack, unpack
 from jobqueue.stores.redis.store import RedisStore
 from tests.stores.driver import accept, new, spec, worker
 from tests.stores.redis.proxy import Cut
@@ -208,3 +210,13 @@ async def test_a_reconnect_tells_nothing_whatever_the_status(open_store, status)
     await store.set_worker_status("w", status)
     await store.register_worker(worker())
     assert sum(isinstance(item, WorkerEvent) for item in await read(store)) == 1
+
+
+async def test_a_redis_that_knows_less_than_was_read_is_not_read_on_from(open_store):
+    """A replica that took over has not got everything: begin again at the mark that it has."""
+    store = await open_store()
+    await accept(store, 2)
+    there = (await store.changes_after(0, 10, PAGE)).position
+    assert (await store.changes_after(there, 10, PAGE)).items == []
+    with pytest.raises(Unavailable, match="has gone back"):
+        await store.changes_after(pack(unpack(there)[0] + 1), 10, PAGE)
