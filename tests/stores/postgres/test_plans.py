@@ -208,6 +208,23 @@ async def test_a_stream_that_is_far_behind_reads_a_stretch_at_a_time(open_store,
 
 
 @pytest.mark.req("jq:NFR-012")
+async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(
+    open_store, db, monkeypatch
+):
+    """The lead cannot be renewed meanwhile, and Kafka may be away for days."""
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    await db.execute(FILL)
+    await db.execute("ANALYZE")
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    plans.seen.clear()
+    assert await store.prune_done(4e9, 10, term) == 0
+    (plan,) = plans.named("SKIP LOCKED")
+    assert plan.buffers < 500, plan.buffers
+
+
+@pytest.mark.req("jq:NFR-012")
 async def test_a_claim_does_not_read_what_was_claimed_before(
     open_store, postgres_dsn, db, monkeypatch
 ):

@@ -745,14 +745,15 @@ SELECT queue, -count(*) FILTER (WHERE state = 4), -count(*) FILTER (WHERE state 
 FROM e GROUP BY queue
 
 -- name: old_done
--- $1 is a time by the caller's clock, which shows $3 now (NULL: it is ours). What a stream has not
--- got yet stays.
-SELECT seq FROM job_ended AS d WHERE state = 4 AND completed_at < (
-    SELECT $1::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
-AND NOT EXISTS (
+-- $1 is a time by the caller's clock, which shows $3 now (NULL: it is ours). Of the oldest ones; what
+-- a stream has not got yet stays, and others may lie behind it: they go once it has got these.
+SELECT seq FROM (
+    SELECT seq FROM job_ended WHERE state = 4 AND completed_at < (
+        SELECT $1::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
+    ORDER BY completed_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS d
+WHERE NOT EXISTS (
     SELECT FROM stream AS s JOIN job_event AS e ON e.seq = d.seq
     WHERE NOT ({in_stream_already}))
-ORDER BY completed_at LIMIT $2 FOR UPDATE OF d SKIP LOCKED
 
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.
