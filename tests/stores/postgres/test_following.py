@@ -144,6 +144,19 @@ async def test_far_behind_what_one_transaction_overtook_keeps_its_place(
         assert list(dict.fromkeys(seen)) == [(first, 1), (overtaken, 1), (overtaken, 2), (last, 1)]
 
 
+async def test_what_an_older_server_removed_hides_nothing_that_is_large(store, db):
+    """It keeps nothing for a stream: what was there to be read may be gone."""
+    _, gone, last = await accept(store, 3)
+    found = await store.changes_after(0, 1, 1)
+    async with db.transaction():
+        await db.execute("SET LOCAL jobqueue.retention = 'on'")
+        await db.execute(
+            "DELETE FROM job_event WHERE seq = (SELECT seq FROM job_record WHERE id = $1)", gone
+        )
+    found = await store.changes_after(found.position, 10, 1)
+    assert [item.event.job_id for item in found.items] == [last]
+
+
 async def test_what_was_read_is_not_undone_by_a_crash(own_postgres):
     """A claim does not wait for the disk; whoever reads of it does."""
     server = await asyncio.to_thread(

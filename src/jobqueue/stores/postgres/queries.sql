@@ -610,7 +610,8 @@ SELECT array_agg(seq), array_agg(version), array_agg(number) FROM (
 
 -- name: changes
 -- Events $1 (seq), $2 (version) with all that a rebuild of their jobs needs, in this order, as far
--- as they have $3 bytes together; $4 now. Sizes are known without reading what they are of.
+-- as they have $3 bytes together, but always one; $4 now. Sizes are known without reading what they
+-- are of.
 SELECT n, id, version, from_state, to_state, reason, at, attempt, worker, detail, queue,
        started_at, due, retries, seq, type, payload, priority, max_retries, created_at, ttl,
        timeout, run_at, key, key_expires_at, labels, result, cancel
@@ -640,12 +641,14 @@ FROM (
            CASE WHEN e.to_state = 4 THEN d.result END AS result, d.cancel,
            sum(300 + coalesce(octet_length(e.detail), 0)
                + CASE WHEN e.version = 1 THEN octet_length(r.payload) ELSE 0 END
-               + coalesce(octet_length(d.result), 0)) OVER (ORDER BY k.n) AS size
+               + coalesce(octet_length(d.result), 0)) OVER w AS size,
+           row_number() OVER w AS nth
     FROM unnest($1::text::bigint[], $2::text::int[]) WITH ORDINALITY AS k(seq, version, n)
     JOIN job_event AS e ON e.seq = k.seq AND e.version = k.version
     JOIN job_record AS r ON r.seq = k.seq
     LEFT JOIN job_ended AS d ON e.to_state IN (4, 6) AND d.seq = k.seq AND d.version = k.version
-) AS x WHERE n = 1 OR size <= $3::bigint ORDER BY n
+    WINDOW w AS (ORDER BY k.n)
+) AS x WHERE nth = 1 OR size <= $3::bigint ORDER BY n
 
 -- name: outbox
 SELECT number, kind, at, body FROM outbox WHERE number = ANY ($1::bigint[])
