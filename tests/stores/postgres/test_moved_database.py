@@ -69,9 +69,10 @@ async def test_the_stream_goes_on_where_it_was(store, db):
     await store.create_queue(Queue(name="waiting"))
     await move(db)
 
+    early = await done(store)  # before anybody noticed
     position = await store.begin_stream(term)
     fresh = await done(store)
-    ids = [f"{job_id}:{n}" for job_id in (waiting, fresh) for n in range(1, 5)]
+    ids = [f"{job_id}:{n}" for job_id in (waiting, early, fresh) for n in range(1, 5)]
     seen = await read(store, position)
     assert of_jobs(seen) == ids
     assert [one for one in seen if one.startswith("queue:waiting:")]
@@ -88,6 +89,18 @@ async def test_a_stream_begins_there_with_everything(store, db):
     position = await store.begin_stream(await store.lead(1, 600.0))
     ids = [f"{job_id}:{n}" for job_id in (before, after) for n in range(1, 5)]
     assert of_jobs(await read(store, position)) == ids
+
+
+async def test_a_database_may_be_moved_again_before_everything_was_read(store, db):
+    term = await store.lead(1, 600.0)
+    job_id = await done(store)
+    await move(db)
+    assert await store.begin_stream(term) == 0
+    await done(store)
+    await db.execute(f"UPDATE outbox SET xid = {AHEAD}")  # numbers of a third cluster
+    assert (await read(store, await store.begin_stream(term)))[1:5] == [
+        f"{job_id}:{n}" for n in range(1, 5)
+    ]
 
 
 async def test_a_server_that_knows_less_than_was_read_is_not_read_on_from(store):

@@ -678,11 +678,13 @@ LOCK TABLE stream IN SHARE ROW EXCLUSIVE MODE
 
 -- name: renumber_events
 -- What the stream has got, and all where there is none, comes before everything; the rest is of $1.
+-- Numbers that this cluster has given out as well do not tell whose they are: better once more.
 UPDATE job_event AS e
-SET xid = CASE WHEN s.single IS NULL OR ({in_stream_already}) THEN 0 ELSE $1::bigint END
+SET xid = CASE WHEN s.single IS NULL OR e.xid >= x.above AND ({in_stream_already}) THEN 0
+          ELSE $1::bigint END
 FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS above) AS x
 LEFT JOIN stream AS s ON true
-WHERE e.xid >= x.above OR s.single AND NOT ({in_stream_already})
+WHERE e.xid >= x.above OR s.single AND NOT (e.xid = 0 AND ({in_stream_already}))
 
 -- name: renumber_outbox
 UPDATE outbox SET xid = $1::bigint
