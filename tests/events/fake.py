@@ -54,10 +54,14 @@ class FakePublisher:
         """What was sent while it was away."""
         return [messages for _, messages in self._held]
 
-    def come_back(self) -> None:
+    def come_back(self, taking: int = 1_000) -> None:
+        """Take the first of what was sent, and fail with the rest."""
         self.away, self.trouble = False, ""
-        for waiting, messages in self._held:
-            self._take(waiting, messages)
+        for n, (waiting, messages) in enumerate(self._held):
+            if n < taking:
+                self._take(waiting, messages)
+            else:
+                waiting.set_exception(PublishFailed("the cable is cut"))
         self._held.clear()
 
     def _take(self, waiting: asyncio.Future[list[Refused]], messages: Sequence[Message]) -> None:

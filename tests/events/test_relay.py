@@ -167,6 +167,27 @@ async def test_what_fails_is_published_from_the_mark_on(driver: Driver, relays: 
     assert_in_order(publisher)
 
 
+@pytest.mark.req("jq:FR-038")
+async def test_what_came_through_before_a_failure_is_not_published_again(
+    driver: Driver, relays: Relays, monkeypatch: pytest.MonkeyPatch
+):
+    """One page is safe, those behind it are not, and it is all heard of at once."""
+    monkeypatch.setattr(relay_module, "_PAGE", 2)
+    monkeypatch.setattr(relay_module, "_SMALL", 0)
+    term, publisher = await driver.term(), FakePublisher()
+    expected = await busy(driver)
+    publisher.away = True
+    relays.start(driver.store, term, publisher)
+    await until(lambda: len(publisher.held) == relay_module._AHEAD)
+    first = [message.event_id for message in publisher.held[0]]
+    publisher.come_back(taking=1)
+    await until(lambda: len(publisher.event_ids()) >= len(expected))
+    await caught_up(driver.store)
+    assert sorted(publisher.event_ids()) == sorted(expected)
+    sent = Counter((message.topic, message.event_id) for message in publisher.log)
+    assert {sent[key] for key in sent if key[1] in first} == {1}
+
+
 class Counts(Deaf):
     """Counts what was published and what was not."""
 

@@ -9,6 +9,7 @@ from jobqueue.core.dispatch import Hint, HintKind
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.observer import Deaf
 from jobqueue.core.rebuild import World
 from jobqueue.core.stream import AssignmentRepeated, JobEvent, Route, WorkerChange, WorkerEvent
 from jobqueue.events.codec import UnknownRecord
@@ -127,6 +128,35 @@ def test_a_dispatch_that_lacks_something_is_refused(flags: dict[str, str], field
         stream.check_dispatch(settings, settings.db.url, "db.url")
     assert refused.value.field == field
     assert words in refused.value.message
+
+
+LOGIN = {"kafka.security": "sasl_ssl", "kafka.username": "u"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "field", "words"),
+    [
+        ({"kafka.bootstrap": "k:port"}, "kafka.bootstrap", "'k:port' is not HOST:PORT"),
+        ({"kafka.bootstrap": "k:1,k:65536"}, "kafka.bootstrap", "'k:65536' is not HOST:PORT"),
+        ({"kafka.bootstrap": "k:1,,k:2"}, "kafka.bootstrap", "'' is not HOST:PORT"),
+        ({"kafka.bootstrap": "k:1", **LOGIN}, "kafka.password", "is needed with sasl_ssl"),
+        ({"kafka.bootstrap": "k:1", "kafka.tls_ca": "/none"}, "kafka.tls_ca", "/none: No such"),
+        ({"kafka.bootstrap": "k:1", "kafka.tls_ca": __file__}, "kafka.tls_ca", "not a PEM file"),
+        ({"kafka.bootstrap": "k:1", "kafka.abandon": "true"}, "kafka.abandon", "kafka.bootstrap"),
+    ],
+)
+def test_settings_of_kafka_that_cannot_be_are_named(flags: dict[str, str], field: str, words: str):
+    settings = load(flags=flags).settings
+    with pytest.raises(InvalidArgument) as refused:
+        stream.runner(settings, Deaf())
+    assert refused.value.field == field
+    assert words in refused.value.message
+
+
+@pytest.mark.parametrize("address", ["k", "k:1", "k.x-1:9092, l:2", "127.0.0.1:1,[::1]:2"])
+def test_addresses_of_kafka(address: str):
+    settings = load(flags={"kafka.bootstrap": address}).settings
+    assert stream.kafka(settings).bootstrap == address
 
 
 def test_the_profile_of_the_streaming_topology():

@@ -14,6 +14,7 @@ from jobqueue.core.job import Event, Queue
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.restore import gather
 from jobqueue.core.stream import (
+    CancelRequested,
     Created,
     Finished,
     JobDeleted,
@@ -95,6 +96,40 @@ def test_a_job_with_a_gap_is_named_and_can_be_left_out():
 def test_the_beginning_of_a_job_is_missed_too():
     found = read(MADE, *story("whole", 1), *story("broken", 2)[1:])
     assert list(found.damaged) == ["broken"]
+
+
+def cancelled(job_id: str, seq: int) -> list[RecordItem]:
+    """A job that runs and is asked to stop."""
+    return [*story(job_id, seq)[:3], CancelRequested(job_id, "q", 3, 3.5)]
+
+
+def test_a_topic_with_more_partitions_than_before_has_a_jobs_records_in_two():
+    """Nobody says which of the two is read first."""
+    whole = story("job", 1)
+    for first in range(1, 4):
+        found = read(MADE, *whole[first:], *whole[:first])
+        found.check()
+        assert found.repeated == 0
+        assert found.world.jobs == read(MADE, *whole).world.jobs
+    found = read(MADE, *reversed([*whole, *whole]))
+    found.check()
+    assert (found.repeated, found.world.jobs) == (4, read(MADE, *whole).world.jobs)
+
+
+def test_a_cancel_and_a_removal_that_are_read_too_early_count():
+    (flagged,) = read(MADE, *reversed(cancelled("job", 1))).world.jobs.values()
+    assert flagged.job.cancel_requested
+    removed = JobDeleted("job", "q", 4, 9.0, key_freed=False)
+    found = read(MADE, removed, *story("job", 1))
+    found.check()
+    assert not found.world.jobs
+    assert [key.key for key in found.world.keys] == ["job"]
+
+
+def test_a_cancel_of_a_job_that_is_not_there_tells_of_a_gap():
+    found = read(MADE, *story("job", 1)[:2], cancelled("job", 1)[3])
+    with pytest.raises(Conflict, match=r"job: version 3 is missing"):
+        found.check()
 
 
 def test_what_was_lost_of_a_removed_job_does_not_matter():

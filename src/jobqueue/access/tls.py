@@ -71,7 +71,7 @@ class Credentials:
         if tls.cert is not None and tls.key is not None:
             _check_pair(Path(tls.cert), Path(tls.key), None, "tls")
         if tls.ca is not None:
-            _check_roots(Path(tls.ca), "tls.ca")
+            check_roots(Path(tls.ca), "tls.ca")
 
 
 def read_pem(file: PathText, where: str) -> bytes:
@@ -97,10 +97,11 @@ def _check_pair(cert: Path, key: Path, client_ca: Path | None, where: str) -> No
             where, f"{cert} and {key} are not a certificate and its key: {reason}"
         ) from None
     if client_ca is not None:
-        _check_roots(client_ca, f"{where}.client_ca")
+        check_roots(client_ca, f"{where}.client_ca")
 
 
-def _check_roots(file: Path, where: str) -> None:
+def check_roots(file: Path, where: str) -> None:
+    """A file with authorities."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(file)

@@ -109,6 +109,17 @@ class World:
             return self._delete(item)
         return False  # of workers: they come and go
 
+    def early(self, item: StreamItem) -> bool:
+        """Whether records of the same job have to come before this one."""
+        if isinstance(item, JobEvent):
+            job_id, after = item.event.job_id, item.event.version - 1
+        elif isinstance(item, CancelRequested | JobDeleted):
+            job_id, after = item.job_id, item.version
+        else:
+            return False
+        known = self.jobs.get(job_id)
+        return job_id not in self._deleted and after > (known.job.version if known else 0)
+
     def discard(self, job_id: str) -> None:
         """Leave a job out: nothing that is said of it counts any more."""
         self._deleted.add(job_id)

@@ -222,7 +222,8 @@ class Relay:
         await self._acked(flying[0], term)
         refused = 0
         done: list[_Flight] = []
-        while flying and flying[0].acks.done():
+        # What has failed stays: those before it are safe, and need not be published again.
+        while flying and _safe(flying[0].acks):
             flight = flying.popleft()
             for one in flight.acks.result():
                 self._alarm(one)
@@ -299,6 +300,11 @@ class Relay:
             return
         if not self._stopping:
             await asyncio.sleep(self._gather)
+
+
+def _safe(acks: asyncio.Future[list[Refused]]) -> bool:
+    """Whether everything was answered for."""
+    return acks.done() and not acks.cancelled() and acks.exception() is None
 
 
 def _shown(lag: Lag | None) -> str:

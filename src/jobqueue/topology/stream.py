@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from jobqueue.access.tls import check_roots, read_pem
 from jobqueue.config import Settings
 from jobqueue.core.dispatch import DispatchStore, HintSource
 from jobqueue.core.errors import InvalidArgument, Unavailable
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from jobqueue.events.tail import Tail
 
 _FIELD = "kafka.bootstrap"
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:,/\[\]]+)(?::(\d{1,5}))?")
+_MAX_PORT = 65535
 
 
 def topics(settings: Settings) -> Topics:
@@ -92,16 +97,21 @@ def kafka(settings: Settings) -> KafkaSettings:
     except ModuleNotFoundError as error:
         raise not_installed(error, _FIELD, "confluent_kafka") from error
     chosen = settings.kafka
+    _check_addresses(chosen.bootstrap)
     security: dict[str, str] = {"security.protocol": chosen.security}
     if chosen.security.startswith("sasl"):
-        if not chosen.username:
-            raise InvalidArgument("kafka.username", f"is needed with {chosen.security}")
+        given = {"username": chosen.username, "password": chosen.password.get_secret_value()}
+        for name, value in given.items():
+            if not value:
+                raise InvalidArgument(f"kafka.{name}", f"is needed with {chosen.security}")
         security |= {
             "sasl.mechanism": chosen.sasl_mechanism.upper(),
             "sasl.username": chosen.username,
             "sasl.password": chosen.password.get_secret_value(),
         }
     if chosen.tls_ca:
+        read_pem(chosen.tls_ca, "kafka.tls_ca")
+        check_roots(Path(chosen.tls_ca), "kafka.tls_ca")
         security["ssl.ca.location"] = chosen.tls_ca
     told = topics(settings)
     # An event carries the payload or the result, whatever else it says fits into the margin.
@@ -117,10 +127,23 @@ def kafka(settings: Settings) -> KafkaSettings:
     )
 
 
+def _check_addresses(bootstrap: str) -> None:
+    for one in bootstrap.split(","):
+        found = _ADDRESS.fullmatch(one.strip())
+        if found is None or (found[1] and not 0 < int(found[1]) <= _MAX_PORT):
+            raise InvalidArgument(
+                _FIELD, f"{one.strip()!r} is not HOST:PORT; allowed: several of them with commas"
+            )
+
+
 def runner(settings: Settings, observer: Observer) -> StreamRunner | None:
     """Who publishes the stream, or gives it up; None: there is none."""
     if not settings.kafka.bootstrap:
         return Abandon() if settings.kafka.abandon else None
+    if settings.kafka.abandon:
+        raise InvalidArgument(
+            "kafka.abandon", "cannot be set where kafka.bootstrap names a Kafka to publish to"
+        )
     told = kafka(settings)
     from jobqueue.events.kafka import KafkaPublisher
 

@@ -11,6 +11,7 @@ from jobqueue.core.job import Queue
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim
 from jobqueue.core.stream import JobEvent
+from jobqueue.stores.postgres import streaming
 from jobqueue.stores.postgres.statements import SQL, array
 from jobqueue.stores.postgres.store import PostgresStore
 from tests.stores.driver import accept, new, spec, worker
@@ -112,6 +113,48 @@ async def test_everything_that_many_write_at_once_is_read_once(store, follower):
     await writers
     seen += await follower.read(page=7)
     assert sorted(seen) == sorted(written)
+
+
+MOVE_ON = """
+INSERT INTO job_event (seq, xid, at, version, attempt, from_state, to_state, reason)
+SELECT seq, pg_current_xact_id()::text::bigint, 1, 2, 1, 1, 2, 2 FROM job_record WHERE id = $1
+"""
+
+
+@pytest.mark.req("jq:FR-011")
+async def test_far_behind_what_one_transaction_overtook_keeps_its_place(
+    store, postgres_dsn, monkeypatch
+):
+    """A transaction has its number before it touches a job that was written by a later one."""
+    monkeypatch.setattr(streaming, "_KEYS_AT_ONCE", 1)
+    other = await asyncpg.connect(postgres_dsn)
+    async with other.transaction():
+        first = await submit_in(other)
+        (overtaken,) = await accept(store)
+        await other.execute(MOVE_ON, overtaken)
+    await other.close()
+    (last,) = await accept(store)
+    for page in (1, 10):
+        position, seen = 0, []
+        while (found := await store.changes_after(position, page, 1 << 20)).items:
+            position = found.position
+            seen += [(item.event.job_id, item.event.version) for item in found.items]
+            # Whoever goes on from the mark finds the same.
+            store._streaming._ahead.clear()
+        assert list(dict.fromkeys(seen)) == [(first, 1), (overtaken, 1), (overtaken, 2), (last, 1)]
+
+
+async def test_what_an_older_server_removed_hides_nothing_that_is_large(store, db):
+    """It keeps nothing for a stream: what was there to be read may be gone."""
+    _, gone, last = await accept(store, 3)
+    found = await store.changes_after(0, 1, 1)
+    async with db.transaction():
+        await db.execute("SET LOCAL jobqueue.retention = 'on'")
+        await db.execute(
+            "DELETE FROM job_event WHERE seq = (SELECT seq FROM job_record WHERE id = $1)", gone
+        )
+    found = await store.changes_after(found.position, 10, 1)
+    assert [item.event.job_id for item in found.items] == [last]
 
 
 async def test_what_was_read_is_not_undone_by_a_crash(own_postgres):

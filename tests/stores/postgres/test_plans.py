@@ -13,7 +13,7 @@ import pytest
 from jobqueue.core.job import Queue, Transition
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.store import Claim, JobFilter
-from jobqueue.stores.postgres import holding
+from jobqueue.stores.postgres import holding, streaming
 from jobqueue.stores.postgres.following import Position, Snapshot
 from jobqueue.stores.postgres.statements import SQL
 from tests.stores.driver import accept, new, spec
@@ -185,6 +185,43 @@ async def test_a_follower_reads_what_is_new_and_not_the_rest(open_store, db, mon
     for plan in plans.named("job_event"):
         assert not plan.scanned
         assert plan.buffers < 500, plan.indexes
+
+
+@pytest.mark.req("jq:NFR-012")
+async def test_a_stream_that_is_far_behind_reads_a_stretch_at_a_time(open_store, db, monkeypatch):
+    monkeypatch.setattr(streaming, "_KEYS_AT_ONCE", 1_000)
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    await db.execute(FILL.replace("SELECT seq, 1, created_at", "SELECT seq, 3 + seq / 1000, 1.0"))
+    await db.execute("ANALYZE")
+    plans.seen.clear()
+    position = 0
+    for _ in range(50):
+        found = await store.changes_after(position, 100, 1 << 20)
+        assert found.items
+        position = found.position
+    looks = [*plans.named("array_agg(seq)"), *plans.named("ORDER BY xid OFFSET")]
+    assert len(looks) > 3
+    for plan in looks:
+        assert not plan.scanned, plan.query
+        assert plan.buffers < 500, (plan.buffers, plan.query)
+
+
+@pytest.mark.req("jq:NFR-012")
+async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(
+    open_store, db, monkeypatch
+):
+    """The lead cannot be renewed meanwhile, and Kafka may be away for days."""
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    await db.execute(FILL)
+    await db.execute("ANALYZE")
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    plans.seen.clear()
+    assert await store.prune_done(4e9, 10, term) == 0
+    (plan,) = plans.named("SKIP LOCKED")
+    assert plan.buffers < 500, plan.buffers
 
 
 @pytest.mark.req("jq:NFR-012")

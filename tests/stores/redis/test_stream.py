@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from jobqueue.core.clock import ManualClock
+from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Queue, Transition, WorkerStatus
 from jobqueue.core.store import Claim
 from jobqueue.core.stream import (
@@ -19,6 +20,7 @@ from jobqueue.core.stream import (
     WorkerEvent,
 )
 from jobqueue.events.relay import Relay
+from jobqueue.stores.positions import pack, unpack
 from jobqueue.stores.redis.store import RedisStore
 from tests.events.fake import FakePublisher
 from tests.stores.cutting import Cut
@@ -246,3 +248,13 @@ async def test_a_redis_that_lost_writes_is_published_from_its_own_mark_on(open_s
         assert lag is not None
     finally:
         await relay.stop()
+
+
+async def test_a_redis_that_knows_less_than_was_read_is_not_read_on_from(open_store):
+    """A replica that took over has not got everything: begin again at the mark that it has."""
+    store = await open_store()
+    await accept(store, 2)
+    there = (await store.changes_after(0, 10, PAGE)).position
+    assert (await store.changes_after(there, 10, PAGE)).items == []
+    with pytest.raises(Unavailable, match="has gone back"):
+        await store.changes_after(pack(unpack(there)[0] + 1), 10, PAGE)

@@ -36,6 +36,7 @@ class Position:
     seq: int
     version: int
     number: int = 0  # in the outbox; of events 0
+    part: bool = False  # ``until`` was no moment, only a part of what was committed then
 
     def pack(self) -> int:
         """In one number, for whoever keeps it."""

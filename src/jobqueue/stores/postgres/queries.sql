@@ -584,6 +584,17 @@ LEFT JOIN worker_name AS w ON w.id = e.worker
 WHERE (e.seq, e.version) > ($5::bigint, $6::int)
 ORDER BY e.seq, e.version LIMIT $7
 
+-- name: end_of_stretch
+-- The last transaction of a stretch of more than $4 events, from $1 on and below $2, but for those
+-- that are open ($3); NULL if there are no more.
+SELECT xid FROM job_event WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
+ORDER BY xid OFFSET $4 LIMIT 1
+
+-- name: overtaken
+-- Events of the jobs $1 up to the versions $2, written by transactions from $3 on.
+SELECT e.seq, e.version FROM unnest($1::text::bigint[], $2::text::int[]) AS k(seq, version)
+JOIN job_event AS e ON e.seq = k.seq AND e.version <= k.version WHERE e.xid >= $3::bigint
+
 -- name: keys_between
 -- Where events and entries of the outbox between two snapshots are, from ($5, $6, $7) on, in the
 -- order of the stream; the number of an event is 0. In three columns, not in rows: there may be
@@ -599,7 +610,8 @@ SELECT array_agg(seq), array_agg(version), array_agg(number) FROM (
 
 -- name: changes
 -- Events $1 (seq), $2 (version) with all that a rebuild of their jobs needs, in this order, as far
--- as they have $3 bytes together; $4 now. Sizes are known without reading what they are of.
+-- as they have $3 bytes together, but always one; $4 now. Sizes are known without reading what they
+-- are of.
 SELECT n, id, version, from_state, to_state, reason, at, attempt, worker, detail, queue,
        started_at, due, retries, seq, type, payload, priority, max_retries, created_at, ttl,
        timeout, run_at, key, key_expires_at, labels, result, cancel
@@ -629,12 +641,14 @@ FROM (
            CASE WHEN e.to_state = 4 THEN d.result END AS result, d.cancel,
            sum(300 + coalesce(octet_length(e.detail), 0)
                + CASE WHEN e.version = 1 THEN octet_length(r.payload) ELSE 0 END
-               + coalesce(octet_length(d.result), 0)) OVER (ORDER BY k.n) AS size
+               + coalesce(octet_length(d.result), 0)) OVER w AS size,
+           row_number() OVER w AS nth
     FROM unnest($1::text::bigint[], $2::text::int[]) WITH ORDINALITY AS k(seq, version, n)
     JOIN job_event AS e ON e.seq = k.seq AND e.version = k.version
     JOIN job_record AS r ON r.seq = k.seq
     LEFT JOIN job_ended AS d ON e.to_state IN (4, 6) AND d.seq = k.seq AND d.version = k.version
-) AS x WHERE n = 1 OR size <= $3::bigint ORDER BY n
+    WINDOW w AS (ORDER BY k.n)
+) AS x WHERE nth = 1 OR size <= $3::bigint ORDER BY n
 
 -- name: outbox
 SELECT number, kind, at, body FROM outbox WHERE number = ANY ($1::bigint[])
@@ -652,6 +666,28 @@ SELECT position FROM stream
 -- name: begin_stream
 INSERT INTO stream (position, since, since_open, until, until_open, seq, version)
 VALUES ('0', 0, '{}', 0, '{}', 0, 0)
+
+-- name: numbers_of_others
+-- Whether there are numbers that no transaction of this cluster has had.
+SELECT greatest((SELECT max(xid) FROM job_event), (SELECT max(xid) FROM outbox),
+                (SELECT until - 1 FROM stream))
+       >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+
+-- name: renumber_lock
+LOCK TABLE stream IN SHARE ROW EXCLUSIVE MODE
+
+-- name: renumber_events
+-- What the stream has got, and all where there is none, comes before everything; the rest is of $1.
+-- Numbers that this cluster has given out as well do not tell whose they are: better once more.
+UPDATE job_event AS e
+SET xid = CASE WHEN s.single IS NULL OR e.xid >= x.above AND ({in_stream_already}) THEN 0
+          ELSE $1::bigint END
+FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS above) AS x
+LEFT JOIN stream AS s ON true
+WHERE e.xid >= x.above OR s.single AND NOT (e.xid = 0 AND ({in_stream_already}))
+
+-- name: renumber_outbox
+UPDATE outbox SET xid = $1::bigint
 
 -- name: flags_to_outbox
 INSERT INTO outbox (xid, seq, version, kind, at, body)
@@ -714,14 +750,15 @@ SELECT queue, -count(*) FILTER (WHERE state = 4), -count(*) FILTER (WHERE state 
 FROM e GROUP BY queue
 
 -- name: old_done
--- $1 is a time by the caller's clock, which shows $3 now (NULL: it is ours). What a stream has not
--- got yet stays.
-SELECT seq FROM job_ended AS d WHERE state = 4 AND completed_at < (
-    SELECT $1::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
-AND NOT EXISTS (
+-- $1 is a time by the caller's clock, which shows $3 now (NULL: it is ours). Of the oldest ones; what
+-- a stream has not got yet stays, and others may lie behind it: they go once it has got these.
+SELECT seq FROM (
+    SELECT seq FROM job_ended WHERE state = 4 AND completed_at < (
+        SELECT $1::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
+    ORDER BY completed_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS d
+WHERE NOT EXISTS (
     SELECT FROM stream AS s JOIN job_event AS e ON e.seq = d.seq
     WHERE NOT ({in_stream_already}))
-ORDER BY completed_at LIMIT $2 FOR UPDATE OF d SKIP LOCKED
 
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.

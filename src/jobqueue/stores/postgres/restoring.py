@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.errors import InvalidArgument
@@ -15,7 +16,8 @@ from jobqueue.core.restore import Restored, Standing, Told, led, not_empty, stan
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.database import Database
-from jobqueue.stores.postgres.following import Position, Snapshot
+from jobqueue.stores.postgres.following import Position, snapshot
+from jobqueue.stores.postgres.renumbering import including
 from jobqueue.stores.postgres.statements import REASON_NUMBERS, SQL, text
 
 _BATCH = 2_000
@@ -249,8 +251,8 @@ async def _count(db: Any, state: Restored, batch: _Batch) -> None:
 
 async def _mark(db: Any, xid: int) -> None:
     """Everything up to this transaction; whatever is open beside it comes later."""
-    below, above, unfinished = await db.fetchrow(SQL["snapshot"])
-    others = tuple(sorted({*unfinished, *range(above, xid)} - {xid}))
-    here = Snapshot(below, max(above, xid + 1), others)
+    seen = including(await snapshot(db), xid)
+    others = tuple(other for other in seen.open if other != xid)
+    here = replace(seen, open=others)
     position = Position(here, here, 0, 0).pack()
     await db.execute(SQL["restore_mark"], str(position), here.above, list(others))

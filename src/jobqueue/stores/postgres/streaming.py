@@ -1,22 +1,26 @@
 """The event stream's side of the database: what it reads, and how far it has come.
 
 Positions are those of ``following.py``. A long way behind, what lies between two snapshots is
-large: where its events are is read once, in large pieces, and what they hold page by page.
+large, and is read by stretches of transaction numbers. Where the events of a stretch are is read
+once, what they hold page by page.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from jobqueue.core.errors import Unavailable
 from jobqueue.core.store import Lag, Term
 from jobqueue.core.stream import Changes, QueueChange, StreamItem
 from jobqueue.stores.outbox_rows import job_event, outbox_item, queue_body
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.database import Database
-from jobqueue.stores.postgres.following import Position, between, snapshot
+from jobqueue.stores.postgres.following import Position, Snapshot, between, snapshot
 from jobqueue.stores.postgres.leadership import Leadership
+from jobqueue.stores.postgres.renumbering import renumber
 from jobqueue.stores.postgres.statements import SQL, array
 
 _KEYS_AT_ONCE = 200_000
@@ -38,6 +42,7 @@ class Streaming:
         now = self._database.now()
 
         async def work(db: Any) -> int:
+            await renumber(db)
             async with db.transaction():
                 await self._leadership.check(db, term)
                 there = await db.fetchval(SQL["mark"])
@@ -78,7 +83,7 @@ class Streaming:
                 items, passed = await _read(db, keys, size, now)
                 for _ in range(passed):
                     self._ahead.popleft()
-                self._ahead_of = here = Position(here.since, here.until, *keys[passed - 1])
+                self._ahead_of = here = _moved(here, keys[passed - 1])
                 if items:
                     return Changes(items, here.pack())
 
@@ -89,15 +94,15 @@ class Streaming:
         if self._ahead and self._ahead_of == at:
             return at
         self._ahead.clear()
-        if at.until != at.since:
-            self._ahead.extend(await _keys(db, at))
-        if not self._ahead:
-            at = Position(at.until, await snapshot(db), 0, 0)
-            self._ahead.extend(await _keys(db, at))
-            if self._ahead:
+        found = await _keys(db, at) if at.until != at.since else []
+        if not found:
+            at = await _stretch(db, at.until)
+            found = await _keys(db, at)
+            if found:
                 # Claims do not wait for the disk. A crash must not undo what was read, nor give
                 # the number of a transaction that counts as read to another one.
                 await db.execute(SQL["touch"])
+        self._ahead.extend(found)
         self._ahead_of = at
         return at
 
@@ -145,11 +150,44 @@ class Streaming:
         return await self._database.reading.read("stream_lag", work)
 
 
-async def _keys(db: Any, at: Position) -> list[Key]:
-    seqs, versions, numbers = await db.fetchrow(
-        SQL["keys_between"], *between(at), at.seq, at.version, at.number, _KEYS_AT_ONCE
+def _moved(at: Position, key: Key) -> Position:
+    seq, version, number = key
+    return replace(at, seq=seq, version=version, number=number)
+
+
+async def _stretch(db: Any, since: Snapshot) -> Position:
+    """From there to what has been committed by now; or to a part of it that can be read at once."""
+    now = await snapshot(db)
+    if now.above < since.above:
+        raise Unavailable(
+            "PostgreSQL: the server has gone back behind what was read from it: another one took"
+            " over that has not got everything"
+        )
+    last = await db.fetchval(
+        SQL["end_of_stretch"], since.above, now.above, list(now.open), _KEYS_AT_ONCE
     )
-    return list(zip(seqs, versions, numbers, strict=True)) if seqs else []
+    if last is None:
+        return Position(since, now, 0, 0)
+    unfinished = tuple(xid for xid in now.open if xid <= last)
+    return Position(since, Snapshot(since.above, last + 1, unfinished), 0, 0, part=True)
+
+
+async def _keys(db: Any, at: Position) -> list[Key]:
+    here = at.seq, at.version, at.number
+    seqs, versions, numbers = await db.fetchrow(
+        SQL["keys_between"], *between(at), *here, _KEYS_AT_ONCE
+    )
+    if not seqs:
+        return []
+    keys: list[Key] = list(zip(seqs, versions, numbers, strict=True))
+    if at.part:
+        # A transaction may have its number before it writes on after one with a higher number:
+        # what is beyond the stretch and has to come first is read here, and there once more.
+        latest = {seq: version for seq, version, _ in keys}
+        asked = array(latest), array(latest.values()), at.until.above
+        before = [(*key, 0) for key in await db.fetch(SQL["overtaken"], *asked)]
+        keys = sorted({*keys, *(key for key in before if key > here)})
+    return keys
 
 
 async def _read(

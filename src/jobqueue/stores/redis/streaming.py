@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobqueue.core.errors import Unavailable
 from jobqueue.core.store import Lag, Term, TermEnded
 from jobqueue.core.stream import Changes, bytes_of
 from jobqueue.stores.positions import pack, unpack
@@ -40,6 +41,11 @@ class Streaming:
             rows = await self._runner.read(
                 "changes", (str(event), str(entry), wanted, max(size, 1))
             )
+            if rows is None:
+                raise Unavailable(
+                    "Redis: it has gone back behind what was read from it: another one took over"
+                    " that has not got everything"
+                )
             for place, *rest in rows:
                 item = outbox.item(place_of(place), *rest)
                 found.items.append(item)

@@ -179,13 +179,14 @@ FROM event AS e CROSS JOIN rec AS r ON r.seq = e.seq JOIN queue AS q ON q.id = r
 WHERE e.position > ? ORDER BY e.position LIMIT ?
 
 -- name: old_done
--- What the stream has not got yet stays.
-SELECT seq, queue FROM rec INDEXED BY rec_done
-WHERE state = 4 AND completed_at < ?
-  AND (NOT EXISTS (SELECT 1 FROM stream WHERE id = 1)
-       OR (SELECT max(position) FROM event WHERE event.seq = rec.seq)
-          <= (SELECT event FROM stream WHERE id = 1))
-ORDER BY completed_at LIMIT ?
+-- Of the oldest ones. What the stream has not got yet stays, and others may lie behind it: they go
+-- once it has got these.
+SELECT seq, queue FROM (
+    SELECT seq, queue FROM rec INDEXED BY rec_done
+    WHERE state = 4 AND completed_at < ? ORDER BY completed_at LIMIT ?) AS old
+WHERE NOT EXISTS (SELECT 1 FROM stream WHERE id = 1)
+   OR (SELECT max(position) FROM event WHERE event.seq = old.seq)
+      <= (SELECT event FROM stream WHERE id = 1)
 
 -- name: passed
 SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM stream WHERE id = 1)

@@ -36,3 +36,15 @@ CREATE TABLE stream (
     refused    bigint NOT NULL DEFAULT 0, -- records that it cannot take
     moved_at   timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 50);
+
+-- In a database that was moved to another cluster the numbers of transactions are given anew.
+CREATE OR REPLACE FUNCTION job_event_is_immutable() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- Retention and the deletion of a job say what they are about; nothing else may.
+    IF TG_OP = 'DELETE' AND current_setting('jobqueue.retention', true) = 'on'
+       OR TG_OP = 'UPDATE' AND current_setting('jobqueue.renumbering', true) = 'on' THEN
+        RETURN NULL;
+    END IF;
+    RAISE EXCEPTION 'job events are immutable: % refused', TG_OP
+        USING ERRCODE = 'integrity_constraint_violation';
+END $$;

@@ -2,15 +2,15 @@
 -- part of its job that never changes again. A job stays as long as its events: none is without.
 --
 -- asked: {event, entry, limit, bytes}. Answers {place, fields, parts or nil}. Of the first event the
--- parts are those of CREATED below and the end of the key's life, of a success those of DONE.
+-- parts are those of CREATED below and the end of the key's life, of a success those of DONE. Answers
+-- nothing when there never was such a position here: another Redis took over, without everything.
 --# include common.lua
 --# include outbox.lua
-local limit, size = asked[3], asked[4]
-local latest = tonumber(redis.call('HGET', prefix .. 'counters', 'events') or 0)
-if tonumber(asked[1]) > latest then
-  -- Numbers are used a second time: whoever reads on from there would leave events out.
-  return redis.error_reply('REWOUND writes were lost: the latest event is ' .. exact(latest))
+local latest = redis.call('HGET', prefix .. 'counters', 'events')
+if tonumber(asked[1]) > tonumber(latest or 0) then
+  return false
 end
+local limit, size = asked[3], asked[4]
 local events = redis.call(
   'XRANGE', prefix .. 'events', '(' .. asked[1] .. '-0', '+', 'COUNT', limit
 )
