@@ -168,6 +168,7 @@ async def test_workers_that_come_and_are_lost_are_told_while_there_is_a_stream(o
     now = clock.now()
     came, lost = WorkerChange.REGISTERED, WorkerChange.DEAD
     assert sorted(told, key=lambda one: (one.at, one.worker_id, -one.incarnation)) == [
+        WorkerEvent(came, "early", 1, began),  # it was there when the stream began
         WorkerEvent(came, "w", largest, began),
         WorkerEvent(lost, "early", 1, now - 1.0),
         WorkerEvent(came, "other", 1, now - 1.0),
@@ -212,6 +213,22 @@ async def test_a_reconnect_tells_nothing_whatever_the_status(open_store, status)
     await store.set_worker_status("w", status)
     await store.register_worker(worker())
     assert sum(isinstance(item, WorkerEvent) for item in await read(store)) == 1
+
+
+@pytest.mark.req("sch:TOPICS")
+async def test_workers_that_were_there_before_the_stream_are_told_of(open_store):
+    """Whoever starts everything at once does not know which is first."""
+    store = await open_store()
+    for name in ("there", "lost"):
+        await store.register_worker(worker(name, 2**63 - 1))
+    await store.set_worker_status("lost", WorkerStatus.OFFLINE)
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    await store.begin_stream(term)
+    told = [item for item in await read(store) if isinstance(item, WorkerEvent)]
+    (came,) = told
+    assert (came.change, came.worker_id) == (WorkerChange.REGISTERED, "there")
+    assert came.incarnation == 2**63 - 1
 
 
 @pytest.mark.req("sch:AOF")

@@ -1,4 +1,5 @@
--- The mark; the first time it is made, at the beginning. Every queue counts as just created then.
+-- The mark; the first time it is made, at the beginning. Every queue counts as just created then,
+-- and every worker as just registered.
 -- Answers {event, entry}, or nothing when the term is over. asked: {term}
 --# include common.lua
 --# include lane.lua
@@ -29,6 +30,12 @@ for _, name in ipairs(queues) do
     if row[1] then
       put('cancel', 'job_id', id, 'queue', name, 'version', row[2])
     end
+  end
+end
+for _, id in ipairs(redis.call('ZRANGE', prefix .. 'workers', 0, -1)) do
+  local row = redis.call('HMGET', prefix .. 'worker:' .. id, 'status', 'incarnation')
+  if row[1] ~= 'OFFLINE' then
+    put('worker_registered', 'worker_id', id, 'incarnation', row[2])
   end
 end
 return answer({'0', '0'})
