@@ -66,8 +66,9 @@ class HintReader:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            consumer = self._consumer()
+            consumer = None
             try:
+                consumer = self._consumer()
                 while not self._ended.is_set() and not self._place(consumer):
                     self._ended.wait(_AGAIN)
                 while not self._ended.is_set():
@@ -77,7 +78,8 @@ class HintReader:
             except Exception:
                 _log.exception("reading hints failed")
             finally:
-                consumer.close()
+                if consumer is not None:
+                    consumer.close()
             self._ended.wait(_AGAIN)
 
     def _consumer(self) -> Any:
