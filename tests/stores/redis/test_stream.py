@@ -220,6 +220,22 @@ async def test_a_reconnect_tells_nothing_whatever_the_status(open_store, status)
     assert sum(isinstance(item, WorkerEvent) for item in await read(store)) == 1
 
 
+@pytest.mark.req("sch:TOPICS")
+async def test_workers_that_were_there_before_the_stream_are_told_of(open_store):
+    """Whoever starts everything at once does not know which is first."""
+    store = await open_store()
+    for name in ("there", "lost"):
+        await store.register_worker(worker(name, 2**63 - 1))
+    await store.set_worker_status("lost", WorkerStatus.OFFLINE)
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    await store.begin_stream(term)
+    told = [item for item in await read(store) if isinstance(item, WorkerEvent)]
+    (came,) = told
+    assert (came.change, came.worker_id) == (WorkerChange.REGISTERED, "there")
+    assert came.incarnation == 2**63 - 1
+
+
 @pytest.mark.req("sch:AOF")
 async def test_a_redis_that_lost_writes_is_published_from_its_own_mark_on(open_store, client):
     """Its events have numbers that were used before: whoever read on from there would leave them

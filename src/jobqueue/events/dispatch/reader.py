@@ -74,8 +74,9 @@ class HintReader:
             if not self._wanted():
                 self._ended.wait(_POLL)
                 continue
-            consumer = self._consumer()
+            consumer = None
             try:
+                consumer = self._consumer()
                 while self._goes_on() and not self._place(consumer):
                     self._ended.wait(_AGAIN)
                 while self._goes_on():
@@ -85,7 +86,8 @@ class HintReader:
             except Exception:
                 _log.exception("reading hints failed")
             finally:
-                consumer.close()
+                if consumer is not None:
+                    consumer.close()
             if self._goes_on():
                 self._ended.wait(_AGAIN)
 
