@@ -10,7 +10,7 @@ import pytest
 
 from jobqueue.cli import server as program
 from jobqueue.config import Settings
-from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.stream import JobDeleted, JobEvent
@@ -74,6 +74,26 @@ def test_tail_shows_the_stream(ctl, kafka: OwnTopics, monkeypatch: pytest.Monkey
     nothing = ctl("localhost:1", *tail)
     assert nothing.status != 0
     assert "has no topic" in nothing.err
+
+
+def test_tail_to_the_end_does_not_wait_for_kafka_without_end(monkeypatch: pytest.MonkeyPatch):
+    """It went away while the records were read."""
+    from jobqueue.events import tail as tail_module
+    from jobqueue.events.kafka import KafkaSettings
+
+    monkeypatch.setattr(tail_module, "_SILENCE", 0.0)
+
+    class Silent:
+        def poll(self, timeout: float) -> None:
+            return None
+
+    settings = KafkaSettings(bootstrap="k:1", topics=["t"], max_message_bytes=100_000)
+    tail = tail_module.Tail(settings, "t", beginning=True)
+    tail._consumer.close()
+    tail._consumer, tail._open = Silent(), {0}
+    with pytest.raises(Unavailable, match=r"k:1: no record came for 0 s"):
+        for _ in zip(tail.records(follow=False), range(1_000), strict=False):
+            pass
 
 
 def test_tail_has_to_know_where_kafka_is(ctl, monkeypatch: pytest.MonkeyPatch):

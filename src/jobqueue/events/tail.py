@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,7 @@ from jobqueue.events.kafka import KafkaSettings, said
 _log = logging.getLogger("jobqueue.events.tail")
 _TIMEOUT = 10.0
 _POLL = 0.2
+_SILENCE = 30.0  # without a record before its end is given up
 
 
 class Tail:
@@ -65,13 +67,19 @@ class Tail:
 
         Without ``follow`` it ends at the end of every partition.
         """
+        heard = time.monotonic()
         while follow or self._open:
             message = self._consumer.poll(_POLL)
             if message is None:
+                if not follow and time.monotonic() > heard + _SILENCE:
+                    raise Unavailable(
+                        f"Kafka at {self._address}: no record came for {_SILENCE:g} s"
+                    )
                 yield None
                 continue
             error = message.error()
             if error is None:
+                heard = time.monotonic()
                 try:
                     yield decode(message.value())
                 except UnknownRecord as unknown:
