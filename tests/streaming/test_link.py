@@ -119,7 +119,14 @@ class Bench:
 
     async def settled(self) -> None:
         """Everything that was said has been looked at, and brought nothing."""
-        await asyncio.sleep(0.1)
+        link = self.hand.link
+        async with asyncio.timeout(20):
+            while (
+                link._wake.is_set()
+                or link._one_at_a_time.locked()
+                or (link._free and (link._told or link._look_at_all))
+            ):
+                await asyncio.sleep(0.01)
         assert self.hand.jobs.empty()
 
 
@@ -136,6 +143,7 @@ async def bench(redis_url: str) -> AsyncIterator[Bench]:
 async def test_a_hint_brings_the_job_once(bench: Bench) -> None:
     hand = bench.hand
     hand.link.grant(10)
+    await bench.settled()  # its first look is over: only hints bring something now
     (job,) = await bench.assign()
     bench.tell(job, job)
     bench.tell(job)
@@ -157,6 +165,7 @@ async def test_a_hint_brings_the_job_once(bench: Bench) -> None:
 @pytest.mark.req("sch:IDEMP", "sch:PARTITION")
 async def test_old_hints_and_those_of_others_bring_nothing(bench: Bench) -> None:
     bench.hand.link.grant(10)
+    await bench.settled()
     (job,) = await bench.assign()
     bench.tell(job, incarnation=bench.incarnation + 1)
     await bench.settled()
