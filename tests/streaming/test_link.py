@@ -16,6 +16,7 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.observer import Deaf
 from jobqueue.core.store import Claim
 from jobqueue.events.dispatch.link import KafkaLink
+from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.events.dispatch.worker import KafkaDispatch
 from jobqueue.stores.redis.store import RedisStore
 from tests.api.public.hand import Hand
@@ -120,6 +121,7 @@ class Bench:
     async def settled(self) -> None:
         """Everything that was said has been looked at, and brought nothing."""
         link = self.hand.link
+        assert isinstance(link, KafkaLink)
         async with asyncio.timeout(20):
             while (
                 link._wake.is_set()
