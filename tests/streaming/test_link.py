@@ -16,7 +16,6 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.observer import Deaf
 from jobqueue.core.store import Claim
 from jobqueue.events.dispatch.link import KafkaLink
-from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.events.dispatch.worker import KafkaDispatch
 from jobqueue.stores.redis.store import RedisStore
 from tests.api.public.hand import Hand
