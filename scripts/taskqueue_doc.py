@@ -74,7 +74,25 @@ def _default(variable: Variable[object]) -> str:
     return f"`{variable.default}`" if variable.default else variable.fallback
 
 
-TABLES = {"endpoints": endpoints, "variables": variables, "by_service": by_service}
+def health() -> str:
+    """How each is asked, and when in a container."""
+    lines = ["| service | healthcheck |", "|---|---|"]
+    lines += [f"| `{service.name}` | `{service.healthcheck}` |" for service in SERVICES.values()]
+    timing = catalogue.HEALTH_TIMING
+    lines += [
+        "",
+        f"In a container: `interval: {timing.interval}s`, `timeout: {timing.timeout}s`,"
+        f" `retries: {timing.retries}`, `start_period: {timing.start_period}s`.",
+    ]
+    return "\n".join(lines)
+
+
+TABLES = {
+    "endpoints": endpoints,
+    "variables": variables,
+    "by_service": by_service,
+    "health": health,
+}
 
 
 def render(page: str) -> str:

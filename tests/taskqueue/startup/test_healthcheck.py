@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jobqueue.topology.taskqueue import catalogue
 from scripts import healthcheck
 from tests.taskqueue.fleet import REQUIRED
 
@@ -110,3 +111,24 @@ def test_the_command_of_the_document(listener, closed, there, status) -> None:
     )
     assert ended.returncode == status, ended.stderr
     assert json.loads(ended.stdout)["service"] == "gateway"
+
+
+def test_each_service_is_asked_as_the_document_says() -> None:
+    asked = {service.name: service.healthcheck for service in catalogue.DESIGN_A}
+    command = "python -m scripts.healthcheck --mode"
+    listening = ("gateway", "job", "queue", "coordinator", "result")
+    assert asked == {
+        **{
+            name: f"{command} tcp --target 127.0.0.1:${{{name.upper()}_PORT}} --service {name}"
+            for name in listening
+        },
+        "worker": f"{command} worker --target ${{COORDINATOR_ADDR}} --service worker",
+    }
+
+
+def test_containers_are_asked_when_the_document_says() -> None:
+    timing = catalogue.HEALTH_TIMING
+    assert timing == catalogue.HealthTiming(interval=5, timeout=2, retries=12, start_period=20)
+    default = healthcheck.parser().parse_args(["--mode", "tcp", "--target", "host:1"])
+    assert default.timeout_ms == 1_000  # it has answered before the container gives it up
+    assert default.timeout_ms < timing.timeout * 1_000

@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "taskqueue.md"
 @pytest.mark.req("tq:README")
 @pytest.mark.parametrize(
     ("page", "tables"),
-    [(README, ("endpoints", "variables")), (PAGE, ("endpoints", "by_service"))],
+    [(README, ("endpoints", "variables")), (PAGE, ("endpoints", "by_service", "health"))],
     ids=["README", "taskqueue"],
 )
 def test_the_tables_are_up_to_date(page: Path, tables: tuple[str, ...]) -> None:

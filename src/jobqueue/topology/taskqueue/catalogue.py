@@ -151,6 +151,19 @@ _OWNERS = (JOB_SERVICE_ADDR, QUEUE_SERVICE_ADDR, RESULT_SERVICE_ADDR)
 
 
 @dataclass(frozen=True, slots=True)
+class HealthTiming:
+    """When a container's health is asked for, in seconds, and how often in vain."""
+
+    interval: int
+    timeout: int
+    retries: int
+    start_period: int
+
+
+HEALTH_TIMING = HealthTiming(interval=5, timeout=2, retries=12, start_period=20)
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """One kind of process: what it is, what it serves and where, and what it is told."""
 
@@ -164,6 +177,16 @@ class Service:
     def all_variables(self) -> tuple[Variable[Any], ...]:
         """Its own, and those that all have."""
         return (*self.variables, *SHARED)
+
+    @property
+    def healthcheck(self) -> str:
+        """The command that asks whether it is well, from beside it."""
+        mode, target = "tcp", f"127.0.0.1:${{{self.port.name}}}" if self.port else ""
+        if self.port is None:  # it does not listen: whether it can do its work is asked
+            mode, target = "worker", f"${{{COORDINATOR_ADDR.name}}}"
+        return (
+            f"python -m scripts.healthcheck --mode {mode} --target {target} --service {self.name}"
+        )
 
     def read(self, environ: Mapping[str, str]) -> Values:
         """Its variables; InvalidArgument names those that are missing or wrong."""
