@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests.services.plugin import OwnKafka, OwnRedis
 from tests.services.topics import Topics
 from tests.stores.redis.proxy import Proxy
 from tests.streaming.programs import Programs, line
-from tests.streaming.system import TTL, System, ended, spoken, until
+from tests.streaming.system import System, ended, spoken, until
 from tests.streaming.test_flow import submit
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.timeout(180)]
@@ -55,7 +54,7 @@ def one_assignment_for_each_attempt(found: Programs, events: list) -> None:
 async def test_a_standby_takes_over_from_a_leader_that_is_gone(
     programs: Make, redis_url: str, kafka: Topics, end: signal.Signals
 ) -> None:
-    """Within its time to live and a second; what the old one wanted to assign counts no more."""
+    """What the old one wanted to assign counts no more. How soon: tests/bench."""
     run = programs(redis_url, kafka)
     leader = run.server("scheduler")
     workers = [run.worker(name) for name in ("one", "two")]
@@ -69,10 +68,8 @@ async def test_a_standby_takes_over_from_a_leader_that_is_gone(
         await run.all_are(http, "SUCCESS")
         more = asyncio.create_task(run.submit(http, 60))
         await asyncio.sleep(0.1)  # in the middle of it
-        gone = time.monotonic()
         leader.signal(end)
         await line(standby, LEADS)
-        assert time.monotonic() - gone <= TTL + 1.0
         await more
         await run.all_are(http, "SUCCESS")
         if end == signal.SIGSTOP:
@@ -158,7 +155,7 @@ async def test_a_leader_that_is_cut_off_from_redis_leaves_it_to_the_standby(
         await ended(api.backend, *await submit(api, 3))
         await proxy.close()  # every line is cut, and none is accepted
         jobs = await submit(api, 10)
-        await until(lambda: _leads(standby), "the standby leads", within=TTL + 1.0)
+        await until(lambda: _leads(standby), "the standby leads")
         await ended(api.backend, *jobs)
         assert not await _leads(cut_off)
         await proxy.open()
