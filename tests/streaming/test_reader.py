@@ -1,13 +1,15 @@
-"""Reading hints where Kafka's client cannot even be made."""
+"""Reading hints: only while somebody wants them, and where Kafka's client cannot even be made."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobqueue.events.dispatch.reader import HintReader
 from jobqueue.events.kafka import KafkaSettings
+from tests.services.topics import Topics
 from tests.streaming.system import until
 
 
@@ -31,5 +33,52 @@ async def test_a_client_that_cannot_be_made_is_said_and_tried_again(
         await until(said, "it says what is wrong")
         assert reader._thread is not None
         assert reader._thread.is_alive()
+    finally:
+        await reader.stop()
+
+
+async def test_nothing_is_read_while_nobody_wants_it(
+    kafka: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who stands by costs Kafka nothing; who takes the lead hears what is said from then on."""
+    kafka.create("requests", partitions=1)
+    topic = kafka.name("requests")
+    settings = KafkaSettings(bootstrap=kafka.bootstrap, topics=(), max_message_bytes=1_000)
+    placed: list[bool] = []
+    asked: list[bool] = []
+    leads = False
+
+    def wanted() -> bool:
+        asked.append(leads)
+        return leads
+
+    async def often() -> bool:
+        return len(asked) > 3
+
+    async def listens() -> bool:
+        return bool(placed)
+
+    reader = HintReader(settings, {topic: None}, placed=lambda: placed.append(leads))
+    made: list[object] = []
+    make = reader._consumer
+
+    def counted() -> Any:
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr(reader, "_consumer", counted)
+    reader.start(lambda hints: None, wanted)
+    try:
+        await until(often, "it is asked")
+        assert (placed, made) == ([], [])
+        leads = True
+        await until(listens, "it reads")
+        leads = False
+        asked.clear()
+        await until(often, "it is asked again")
+        leads = True
+        placed.clear()
+        await until(listens, "it reads again")
+        assert len(made) == 2
     finally:
         await reader.stop()
