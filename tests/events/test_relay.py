@@ -24,7 +24,9 @@ from jobqueue.core.stream import (
     QueueEvent,
 )
 from jobqueue.events import relay as relay_module
+from jobqueue.events.dispatch.topics import DispatchTopics
 from jobqueue.events.relay import Relay
+from jobqueue.events.topics import Topics
 from tests.events.conftest import Relays
 from tests.events.fake import FakePublisher, until
 from tests.stores.driver import NO_BACKOFF, Driver
@@ -285,6 +287,29 @@ async def test_what_is_under_way_is_bounded(
     publisher.come_back()
     await caught_up(driver.store)
     assert len(publisher.event_ids()) == 60
+
+
+@pytest.mark.parametrize("dispatch", [None, DispatchTopics()], ids=["record", "hints"])
+async def test_jobs_come_first_unless_they_wait_for_what_is_published(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, dispatch: DispatchTopics | None
+):
+    monkeypatch.setattr(relay_module, "_PAGE", 4)
+    monkeypatch.setattr(relay_module, "_SMALL", 1)
+    await busy(driver)
+    relay = Relay(FakePublisher(), Topics(dispatch=dispatch))
+    rests: list[float] = []
+
+    def rest(page: float) -> float:
+        rests.append(page)
+        return 0.0
+
+    monkeypatch.setattr(relay._pace, "rest", rest)
+    monkeypatch.setattr(relay._wake, "is_set", lambda: True)  # jobs are being worked on
+    term = await driver.term()
+    relay.start(driver.store, lambda: term)
+    await caught_up(driver.store)
+    await relay.stop()
+    assert bool(rests) is (dispatch is None)
 
 
 async def test_nothing_is_published_without_a_term(driver: Driver):
