@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -15,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests import ports
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -25,13 +26,6 @@ START_SECONDS = 30
 
 def blocks(language: str) -> list[str]:
     return [text for found, text in BLOCK.findall(README) if found == language]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture
@@ -93,7 +87,7 @@ def test_a_python_block_runs(number: int, desk: Path) -> None:
 
 @pytest.fixture
 def server(desk: Path) -> Iterator[tuple[int, int]]:
-    http, grpc = free_port(), free_port()
+    http, grpc = ports.take(), ports.take()
     with (desk / "server.log").open("w") as log:
         process = subprocess.Popen(
             ["jq-server", "--http-port", str(http), "--grpc-port", str(grpc)],

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ports
 from tests.access import certificates
 from tests.cli import processes
-from tests.cli.test_server import free_port
 from tests.test_readme import desk, environment  # noqa: F401 - desk is a fixture
 
 KEY, CLIENT_KEY = "operators-key-0123456789", "clients-key-0123456789"
@@ -229,7 +229,7 @@ def test_flags_that_cannot_be_used_are_named(tmp_path, flags, message):
 def test_the_commands_of_the_page_work(number, desk):  # noqa: F811
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
-    text = blocks[number].replace("8080", str(free_port())).replace("50051", str(free_port()))
+    text = blocks[number].replace("8080", str(ports.take())).replace("50051", str(ports.take()))
     prelude = """
         set -euo pipefail
         export JQ_WORKER_METRICS_PORT=0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -12,6 +11,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import ports
 from tests.cli import processes
 from tests.test_metrics import NAMES
 
@@ -116,7 +116,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path, ctl):
 
 
 def test_a_server_killed_and_started_again_finishes_its_jobs(tmp_path, ctl):
-    port = free_port()
+    port = ports.take()
     options = ("--http-port", str(port), "--set", "queue.retry_profile=scheduler")
     with processes.server(tmp_path, *options) as server:
         grpc = server.line("ready")["grpc"]
@@ -133,12 +133,6 @@ def test_a_server_killed_and_started_again_finishes_its_jobs(tmp_path, ctl):
         events = ctl(grpc, "job", "logs", job_id, "-o", "json").json["events"]
         assert "WORKER_LOST" in [event["reason"] for event in events]
         assert server.stop() == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # -- settings ----------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 
 from jobqueue.cli import ctl as program
 from jobqueue.topology.supervisor import services
+from tests import ports
 from tests.cli import mixed_up, processes, terminal, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 
@@ -255,9 +255,7 @@ def test_what_cannot_start_ends_it_with_the_reason(home):
 
 
 def test_settings_reach_the_processes(home):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ports.take()
     (home.folder / "my.yaml").write_text("queue:\n  capacity: 7\n")
     up = home.up("embedded", "--config", "my.yaml", "--set", "queue.max_retries=9",
                  "--set", f"http.port={port}", "--queues", "mail,default",
@@ -271,9 +269,7 @@ def test_settings_reach_the_processes(home):
 
 
 def test_port_base_pins_the_ports(home):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        base = probe.getsockname()[1]
+    base = ports.take(row=2)
     up = home.up("embedded", "--port-base", str(base))
     assert up["http"] == [f"http://127.0.0.1:{base}"]
     assert up["grpc"] == [f"127.0.0.1:{base + 1}"]

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import ports
 from tests.cli import ups
 from tests.cli.ups import Home, gone
 from tests.services.run import Run
-from tests.test_readme import desk, environment, free_port  # noqa: F401
+from tests.test_readme import desk, environment  # noqa: F401
 
 PAGE = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -103,7 +104,7 @@ def open_desk(desk: Path, home: Home) -> Path:  # noqa: F811
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_commands_of_the_page_work(number, open_desk, home):
     assert len(BLOCKS) == 2
-    http, grpc = str(free_port()), str(free_port())
+    http, grpc = str(ports.take()), str(ports.take())
     text = BLOCKS[number].replace("8080", http).replace("50051", grpc)
     prelude = f"""
         set -euo pipefail

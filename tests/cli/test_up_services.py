@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests import ports
 from tests.cli import mixed_up, processes, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 from tests.services.run import Run
@@ -204,9 +204,7 @@ def assert_no_secret(home: Home) -> None:
 
 
 def test_a_named_service_that_is_not_there_is_told(home):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ports.take()
     url = f"redis://:{SECRET}@127.0.0.1:{port}"
     with Foreground(home, "mixed", "--redis", url, program=MIXED) as up:
         up.line(f"redis at 127.0.0.1:{port} (named): no answer")

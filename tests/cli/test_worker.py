@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests import ports
 from tests.cli import processes
 from tests.cli.layouts import LAYOUTS, named
-from tests.cli.test_server import free_port
 from tests.services.plugin import run_of
 
 APP = """
@@ -152,7 +152,7 @@ def test_it_works_on_a_file_without_a_server(tmp_path, ctl):
 
 @pytest.mark.req("jq:FR-039")
 def test_it_serves_its_own_metrics(tmp_path, grpc, ctl):
-    port = free_port()
+    port = ports.take()
     with worker(tmp_path, grpc, "--metrics-port", str(port), "--id", "metered") as process:
         assert process.line("ready")["metrics_port"] == port
         job_id = ctl(grpc, "job", "submit", "default", "1").out.strip()

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobqueue.topology.backing.ports import free_port
 from jobqueue.topology.taskqueue.catalogue import DESIGN_A
+from tests import ports
 from tests.cli.processes import START_TIMEOUT, Service
 
 LOOPBACK = "127.0.0.1"
@@ -22,7 +22,7 @@ class Fleet:
 
     def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
         self._folder = folder
-        self._ports = {one.port.name: str(free_port()) for one in DESIGN_A if one.port}
+        self._ports = {one.port.name: str(ports.take()) for one in DESIGN_A if one.port}
         self.address = {
             one.name: f"{LOOPBACK}:{self._ports[one.port.name]}" for one in DESIGN_A if one.port
         }

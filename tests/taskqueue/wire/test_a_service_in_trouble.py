@@ -14,6 +14,7 @@ import pytest
 
 from jobqueue.api.grpc.taskqueue.remote import RemoteJobs
 from jobqueue.core.errors import DeadlineExceeded, NotFound, Unavailable
+from tests import ports
 from tests.taskqueue.wire.parts import SPEC
 
 ROOT = Path(__file__).parents[3]
@@ -24,9 +25,9 @@ Start = Callable[..., tuple[subprocess.Popen[str], int]]
 def start() -> Iterator[Start]:
     running: list[subprocess.Popen[str]] = []
 
-    def launch(port: int = 0) -> tuple[subprocess.Popen[str], int]:
+    def launch(port: int | None = None) -> tuple[subprocess.Popen[str], int]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.taskqueue.wire.job_service", str(port)],
+            [sys.executable, "-m", "tests.taskqueue.wire.job_service", str(port or ports.take())],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
             stdout=subprocess.PIPE,

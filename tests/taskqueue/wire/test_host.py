@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.api.grpc.taskqueue.remote import RemoteJobs
 from jobqueue.core.errors import NotFound, Unavailable
+from tests import ports
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import FOREVER, JOB, RECORD
 
@@ -63,7 +64,7 @@ async def test_what_is_under_way_ends_within_the_grace(serve, peer):
 
 @pytest.mark.req("tq:LOG")
 async def test_a_service_that_was_restarted_has_lost_its_state(serve, peer, lines):
-    before = await serve(jobs=parts.jobs())
+    before = await serve(port=ports.take(), jobs=parts.jobs())
     jobs = RemoteJobs(peer(before.target))
     for _ in range(3):
         await jobs.get(JOB)
