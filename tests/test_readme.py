@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import ports
+from tests import patience, ports
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -55,7 +55,12 @@ def environment(desk: Path) -> dict[str, str]:
 
 def run(command: list[str], desk: Path) -> str:
     ran = subprocess.run(
-        command, cwd=desk, env=environment(desk), capture_output=True, text=True, timeout=50
+        command,
+        cwd=desk,
+        env=environment(desk),
+        capture_output=True,
+        text=True,
+        timeout=patience.longest(50),
     )
     assert ran.returncode == 0, f"{command}\n{ran.stdout}\n{ran.stderr}"
     assert "Traceback" not in ran.stderr
@@ -101,13 +106,14 @@ def server(desk: Path) -> Iterator[tuple[int, int]]:
         yield http, grpc
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(40)
+        process.wait(patience.longest(40))
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    for _ in range(START_SECONDS * 10):
+    limit = patience.Limit(START_SECONDS)
+    while not limit.over:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
                 return
         except OSError:
             assert process.poll() is None, log.read_text()

@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests import ports
+from tests import patience, ports
 from tests.cli import processes
 from tests.test_metrics import NAMES
 
@@ -21,7 +21,7 @@ one_server = pytest.mark.parametrize("server", ["embedded"], indirect=True)
 
 def fetch(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=patience.longest(10)) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

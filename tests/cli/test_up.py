@@ -17,7 +17,7 @@ import pytest
 
 from jobqueue.cli import ctl as program
 from jobqueue.topology.supervisor import services
-from tests import ports
+from tests import patience, ports
 from tests.cli import mixed_up, processes, terminal, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 
@@ -44,7 +44,7 @@ def test_up_ps_down(home):
     assert up["detached"] is True
     (server,) = up["processes"]
     assert (server["name"], server["health"], server["restarts"]) == ("server", "ok", 0)
-    with urllib.request.urlopen(f"{up['http'][0]}/readyz", timeout=5) as answer:
+    with urllib.request.urlopen(f"{up['http'][0]}/readyz", timeout=patience.longest(5)) as answer:
         assert answer.status == 200
     job = submit(home, up["grpc"][0], "--type", "echo", "--wait")
     assert job.returncode == 0, job.stderr
@@ -431,7 +431,7 @@ def test_a_reader_that_leaves_does_not_end_it(home):
             wait(lambda: home.process("server")["restarts"] == 1, "it is started again")
             wait(lambda: home.process("server")["health"] == "ok", "it is well again")
             up.send_signal(signal.SIGTERM)
-            assert up.wait(ups.PATIENCE) == 0
+            assert up.wait(patience.longest(ups.PATIENCE)) == 0
         finally:
             up.kill()
     assert home.json("ps") == {"topologies": []}

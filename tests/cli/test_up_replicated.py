@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import ports
+from tests import patience, ports
 from tests.cli import ups
 from tests.cli.ups import Home, gone
 from tests.services.run import Run
@@ -118,7 +118,7 @@ def test_the_commands_of_the_page_work(number, open_desk, home):
         env=environment(open_desk) | home.environ,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience.longest(120),
     )
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     assert "is up (" in ran.stdout

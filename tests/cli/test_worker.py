@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import ports
+from tests import patience, ports
 from tests.cli import processes
 from tests.cli.layouts import LAYOUTS, named
 from tests.services.plugin import run_of
@@ -157,9 +157,9 @@ def test_it_serves_its_own_metrics(tmp_path, grpc, ctl):
         assert process.line("ready")["metrics_port"] == port
         job_id = ctl(grpc, "job", "submit", "default", "1").out.strip()
         done(ctl, grpc, job_id)
-        deadline = time.monotonic() + 10
+        limit = patience.Limit(10)
         while 'jq_job_total{queue="default",status="DONE"} 1.0' not in (text := scrape(port)):
-            assert time.monotonic() < deadline, text
+            assert not limit.over, text
         assert 'jq_worker_job_concurrency{worker_id="metered"} 0.0' in text
         assert 'jq_job_processing_duration_seconds_count{queue="default"} 1.0' in text
         with worker(tmp_path, grpc, "--metrics-port", str(port), "--id", "other") as second:
@@ -171,7 +171,9 @@ def test_it_serves_its_own_metrics(tmp_path, grpc, ctl):
 
 
 def scrape(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{port}/metrics", timeout=patience.longest(5)
+    ) as answer:
         return answer.read().decode()
 
 

@@ -13,6 +13,7 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Term
 from jobqueue.engine.leadership import Leadership
 from jobqueue.stores.memory import MemoryStore
+from tests import patience
 from tests.engine.pair import OpenPair, until_true
 from tests.engine.rig import Rig, Unreliable, until
 
@@ -44,7 +45,7 @@ async def test_a_lead_that_ran_out_is_taken_soon_however_long_it_was():
         await asyncio.sleep(0.3)  # it has asked, in vain
         assert leadership.term is None
         clock.advance(60.1)
-        async with asyncio.timeout(10):
+        async with patience.timeout(10):
             while leadership.term is None:
                 await asyncio.sleep(0.01)
     finally:
@@ -106,7 +107,7 @@ async def test_a_lead_that_is_granted_during_the_stop_is_given_back():
     memory.lead = lead  # type: ignore[method-assign]
     leadership = Leadership(store, 60.0, lambda: None)
     leadership.start()
-    await asyncio.wait_for(asked.wait(), 5)
+    await patience.wait_for(asked.wait(), 5)
     stopping = asyncio.create_task(leadership.stop())
     await asyncio.sleep(0.02)
     answer.set()

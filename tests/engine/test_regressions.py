@@ -11,6 +11,7 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import JobSpec, QueueSpec, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.retry import PROFILES
+from tests import patience
 from tests.engine.rig import PATIENCE, Rig, Unreliable, until
 
 
@@ -205,7 +206,7 @@ async def test_workers_that_are_long_gone_are_forgotten(open_rig):
     rig: Rig = await open_rig(heartbeat_timeout=0.2)
     await rig.worker("yesterday")
     rig.clock.advance(0.5)
-    async with asyncio.timeout(PATIENCE):
+    async with patience.timeout(PATIENCE):
         while (await rig.engine.list_workers())[0].status.value != "OFFLINE":
             await asyncio.sleep(0.01)
     rig.clock.advance(2 * 86_400.0)
@@ -213,7 +214,7 @@ async def test_workers_that_are_long_gone_are_forgotten(open_rig):
     async def gone() -> bool:
         return not await rig.engine.list_workers()
 
-    async with asyncio.timeout(PATIENCE):
+    async with patience.timeout(PATIENCE):
         while not await gone():
             await asyncio.sleep(0.01)
 

@@ -11,6 +11,7 @@ from jobqueue.core.job import ComponentHealth, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Rules
 from jobqueue.engine.watching import Watchers
+from tests import patience
 from tests.engine.pair import OpenPair, until_true
 from tests.engine.rig import Rig, until
 
@@ -275,7 +276,7 @@ async def test_news_from_elsewhere_wakes_waiters_at_once_and_then_with_a_pause()
             woken += 1
             event.clear()
     assert woken == 1
-    await asyncio.wait_for(event.wait(), 2)  # what came during the pause is not forgotten
+    await patience.wait_for(event.wait(), 2)  # what came during the pause is not forgotten
     watchers.leave("a", event)
     watchers.close()
 

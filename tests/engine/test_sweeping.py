@@ -11,6 +11,7 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Rules
+from tests import patience
 from tests.engine.rig import Rig, until
 
 P, A, R, D, F, X = State
@@ -89,7 +90,7 @@ async def test_old_done_jobs_are_pruned_where_that_is_asked_for(open_rig):
     assert (await rig.engine.queue_stats("default")).depth[D] == 1
     rig.engine._sweeper._prune_at = 0.0
     rig.clock.advance(101.0)
-    async with asyncio.timeout(5):
+    async with patience.timeout(5):
         while (await rig.engine.queue_stats("default")).depth[D]:
             await asyncio.sleep(0.01)
 
@@ -143,7 +144,7 @@ async def test_an_offline_worker_gets_nothing_more_until_it_registers_again(open
     rig: Rig = await open_rig(heartbeat_timeout=0.2)
     worker = await rig.worker(slots=1)
     rig.clock.advance(0.3)
-    async with asyncio.timeout(5):
+    async with patience.timeout(5):
         while (await rig.engine.list_workers())[0].status is not WorkerStatus.OFFLINE:
             await asyncio.sleep(0.01)
     job_id = await rig.submit()

@@ -9,6 +9,7 @@ import pytest
 
 from jobqueue.core.job import Event, Transition
 from jobqueue.core.lifecycle import Reason, State
+from tests import patience
 from tests.engine.rig import Rig
 
 P, A, R, D, F, X = State
@@ -62,7 +63,7 @@ async def test_watch_tells_the_past_then_the_present_until_the_end(rig: Rig):
     await asyncio.sleep(0.02)
     assert [e.to_state for e in seen] == [P, A, R]
     await worker.succeed(assignment)
-    await asyncio.wait_for(watching, 5)
+    await patience.wait_for(watching, 5)
     assert [(e.version, e.to_state) for e in seen] == [(1, P), (2, A), (3, R), (4, D)]
     assert seen == await rig.engine.history(assignment.id)
 
@@ -78,7 +79,7 @@ async def test_watch_misses_nothing_however_fast_it_goes(rig: Rig):
             Transition.failed(assignment.seq, assignment.lease, "boom", retryable=False),
         ]
     )
-    assert await asyncio.wait_for(watching, 5) == [
+    assert await patience.wait_for(watching, 5) == [
         Reason.SUBMITTED,
         Reason.ASSIGNED,
         Reason.STARTED,

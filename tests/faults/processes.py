@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from tests import ports
+from tests import patience, ports
 from tests.history.checker import Run
 from tests.plain_http import plain_http
 
@@ -75,7 +75,8 @@ class Site:
         told = {"JQ_HTTP_PORT": str(http), "JQ_GRPC_PORT": str(grpc)}
         process = await self.start("jobqueue.cli.server", settings=told | settings)
         async with plain_http(self.urls[number], timeout=5) as client:
-            for _ in range(400):
+            limit = patience.Limit(60)
+            while not limit.over:
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get("/readyz")).status_code == 200:
                         return process

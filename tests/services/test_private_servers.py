@@ -29,6 +29,7 @@ from jobqueue.topology.backing import (
 )
 from jobqueue.topology.backing import kafka as kafka_module
 from jobqueue.topology.backing import redis as redis_module
+from tests import patience
 from tests import ports as test_ports
 from tests.services.catalog import SERVICES
 
@@ -67,7 +68,7 @@ def make(request: pytest.FixtureRequest, folder: Path) -> Iterator[Make]:
 
 def answers(server: PrivateServer) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", server.port), timeout=patience.longest(5)).close()
     except ConnectionRefusedError:
         return False
     return True

@@ -15,6 +15,7 @@ import pytest
 
 from jobqueue.core.lifecycle import Move
 from jobqueue.worker.registry import Registry, TaskOptions, define
+from tests import patience
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker
 
@@ -37,9 +38,9 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pid: int, within: float = 10.0) -> bool:
-    deadline = time.monotonic() + within
+    limit = patience.Limit(within)
     while alive(pid):
-        if time.monotonic() > deadline:
+        if limit.over:
             return False
         await asyncio.sleep(0.01)
     return True
@@ -109,9 +110,9 @@ async def test_cancel_of_a_handler_that_looks_at_the_flag(server: FakeServer) ->
         job = server.deliver("wait_for_cancel")
         await server.start_of(job)
         execution = worker._running[job.lease]
-        deadline = time.monotonic() + 10
+        limit = patience.Limit(10)
         while execution.context is None or execution.context.latest_progress is None:
-            assert time.monotonic() < deadline
+            assert not limit.over
             await asyncio.sleep(0.005)
         assert execution.context.latest_progress == {"at": 1}
         worker.cancel([job.lease])

@@ -14,6 +14,7 @@ from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.worker.context import Context
 from jobqueue.worker.runtime import WorkerRuntime
+from tests import patience
 from tests.worker.fakes import Worker
 
 
@@ -116,7 +117,7 @@ async def test_an_operator_drains_and_stops_workers(engine: Engine) -> None:
         async with Worker(engine, id="two") as two:
             assert (await engine.wait(job_id, 10)).state is State.DONE
             await engine.shutdown_worker("two")
-            await asyncio.wait_for(two.finished, 10)
+            await patience.wait_for(two.finished, 10)
             assert [worker.info.id for worker in await engine.list_workers()] == ["one"]
         assert one.running == 0
 
@@ -147,7 +148,7 @@ async def test_lost_leases_are_noticed_by_heartbeat(engine: Engine) -> None:
             await asyncio.sleep(0.002)
         (held,) = await engine.store.held("w1")
         await engine.store.apply([Transition.worker_lost(held.seq, held.lease, "by the test")])
-        await asyncio.wait_for(stopped.wait(), 10)
+        await patience.wait_for(stopped.wait(), 10)
         while worker.running:
             await asyncio.sleep(0.002)
         # The slot is offered again.

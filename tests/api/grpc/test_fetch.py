@@ -18,6 +18,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.pb.jq.v1 import types_pb2 as t
 from jobqueue.pb.jq.v1 import worker_pb2 as w
 from jobqueue.pb.jq.v1 import worker_pb2_grpc
+from tests import patience
 
 ME: dict[str, Any] = {"worker_id": "simple", "incarnation": 77}
 
@@ -38,7 +39,9 @@ async def submit(engine, count):
 
 
 def fetch(stub, limit=3, wait=0.0):
-    return stub.Fetch(w.FetchRequest(**ME, limit=limit, wait_seconds=wait), timeout=10)
+    return stub.Fetch(
+        w.FetchRequest(**ME, limit=limit, wait_seconds=wait), timeout=patience.longest(10)
+    )
 
 
 def report(stub, kind, *jobs):
@@ -147,6 +150,6 @@ async def test_a_lease_that_a_fetching_worker_never_lists_is_failed_over(stub, e
     for _ in range(3):
         await fetch(stub, limit=1)
         await stub.Heartbeat(w.HeartbeatRequest(**ME))
-    async with asyncio.timeout(10):
+    async with patience.timeout(10):
         while (await engine.get(job_id)).state is not State.FAILED:
             await asyncio.sleep(0.01)

@@ -16,6 +16,7 @@ from jobqueue.api.grpc.remote.submitter import MAX_IN_FLIGHT
 from jobqueue.core.errors import InvalidArgument, JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
+from tests import patience
 
 
 def one(key=None, payload=b"x"):
@@ -42,7 +43,7 @@ async def crowd(engine, backend, count):
 
 async def settled(tasks):
     """Each task's result or error."""
-    async with asyncio.timeout(10):
+    async with patience.timeout(10):
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -220,7 +221,7 @@ async def test_an_unreachable_server_is_waited_for_only_so_long(engine, proxy):
     await backend.submit(one())
     proxy.refuse = True
     proxy.cut()
-    async with asyncio.timeout(5):
+    async with patience.timeout(5):
         while backend._opened()[1]._stream is not None:  # the break was noticed
             await asyncio.sleep(0.01)
     started = time.perf_counter()
@@ -228,7 +229,7 @@ async def test_an_unreachable_server_is_waited_for_only_so_long(engine, proxy):
         await backend.submit(one())
     assert 0.3 < time.perf_counter() - started < 5
     proxy.refuse = False
-    async with asyncio.timeout(10):
+    async with patience.timeout(10):
         while True:
             try:
                 (result,) = await backend.submit(one())

@@ -17,6 +17,7 @@ from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.job import JobQuery, JobSpec, Transition, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.stores.sqlite.store import SqliteStore
+from tests import patience
 from tests.api.grpc.inbox import GatedEngine, RecordingInbox
 from tests.api.grpc.proxy import Proxy
 
@@ -86,7 +87,7 @@ def succeed(job, result=b"ok"):
 
 
 async def eventually(condition, within=5.0):
-    async with asyncio.timeout(within):
+    async with patience.timeout(within):
         while not await condition():
             await asyncio.sleep(0.01)
 
@@ -184,7 +185,7 @@ async def test_a_watch_goes_on_elsewhere_without_repeating_anything(servers, cli
     one.gone()
     await asyncio.sleep(0.2)
     await two.engine.cancel(job_id)
-    await asyncio.wait_for(watching, 5)
+    await patience.wait_for(watching, 5)
     assert seen == [1, 2]
 
 
@@ -203,7 +204,7 @@ async def test_a_worker_moves_on_and_keeps_what_it_holds(servers, client, worker
     await link.report([Transition.started(running.seq, running.lease)])
     one.gone()
     # Reports are kept by the worker until one server has answered.
-    async with asyncio.timeout(5):
+    async with patience.timeout(5):
         while True:
             try:
                 assert await link.report([succeed(unreported)], freed=1) == [True]

@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from jobqueue.metrics import Metrics
 from jobqueue.stores.redis.locks import RedisLocks
+from tests import patience
 
 AWAY = "dispatch goes on under PostgreSQL's row locks"
 pytestmark = [pytest.mark.req("jq:NFR-009")]
@@ -26,7 +27,7 @@ def names(count: int = 1) -> list[str]:
 
 
 async def until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
+    async with patience.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.005)
 

@@ -20,9 +20,9 @@ from jobqueue.topology.taskqueue.catalogue import SERVICES
 from jobqueue.topology.taskqueue.links import DIRECT, Links
 from jobqueue.topology.taskqueue.programs import PROGRAMS
 from jobqueue.topology.taskqueue.together import design_a, design_b
-from tests import ports
+from tests import patience, ports
 
-PATIENCE = 30.0
+PATIENCE = patience.longest(30.0)
 # This machine may be busy: what is tested here is not how fast it is.
 UNHURRIED = Deadlines(20, 20, 20, 20, 20)
 UNKNOWN = "00000000-0000-4000-8000-000000000000"

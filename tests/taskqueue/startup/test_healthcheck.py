@@ -14,7 +14,7 @@ import pytest
 
 from jobqueue.topology.taskqueue import catalogue
 from scripts import healthcheck
-from tests import ports
+from tests import patience, ports
 from tests.taskqueue.fleet import REQUIRED
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -106,7 +106,7 @@ def test_the_command_of_the_document(listener, closed, there, status) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patience.longest(30),
     )
     assert ended.returncode == status, ended.stderr
     assert json.loads(ended.stdout)["service"] == "gateway"

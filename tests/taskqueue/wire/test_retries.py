@@ -27,7 +27,7 @@ from jobqueue.core.errors import (
     Unavailable,
 )
 from jobqueue.services.model import Actor, Created, Listing, Status
-from tests import ports
+from tests import patience, ports
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.drawing import Rng
 from tests.taskqueue.wire.parts import ENVELOPE, FOREVER, JOB, RECORD, SPEC
@@ -153,7 +153,7 @@ async def test_a_peer_that_is_closed(serve, peer):
     one = peer(services.target)
     jobs = RemoteJobs(one)
     waiting = asyncio.create_task(jobs.get(JOB))
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         while not services.calls():
             await asyncio.sleep(0.01)
     await one.close()
@@ -166,7 +166,7 @@ async def test_a_peer_that_is_closed(serve, peer):
 async def test_who_is_cancelled_stays_cancelled(serve, peer):
     services = await serve(jobs=parts.jobs(get=FOREVER))
     waiting = asyncio.create_task(RemoteJobs(peer(services.target)).get(JOB))
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         while not services.calls():
             await asyncio.sleep(0.01)
     waiting.cancel()
