@@ -2,7 +2,7 @@
 
 pytest-timeout ends a test that takes longer than its limit. Here the time that counts against the
 limit runs slower on a busy machine, so that a test is ended because it hangs and not because it
-was given little of the machine.
+was given little of the machine. Hypothesis, which has limits of its own, gets none.
 """
 
 from __future__ import annotations
@@ -12,11 +12,20 @@ import threading
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pytest_timeout import timeout_sigalrm  # type: ignore[import-untyped]
 
 from tests.patience import Limit
 
 _STEP = 10.0  # seconds between looks at the load: a signal disturbs what the test is doing
+
+
+def pytest_configure() -> None:
+    """Examples of Hypothesis take as long as they take."""
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("patient")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import patience
 
@@ -177,3 +178,9 @@ def test_a_hung_test_ends_and_a_slow_one_passes(
     )  # fmt: skip
     assert (ran.returncode == 0) is passes, ran.stdout + ran.stderr
     assert ("Timeout" in ran.stdout) is not passes
+
+
+def test_examples_of_hypothesis_have_no_deadline() -> None:
+    assert settings.default is not None
+    assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check

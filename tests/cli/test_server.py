@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 import urllib.error
 import urllib.request
 
@@ -83,10 +82,10 @@ def test_sigterm_lets_the_running_job_end(tmp_path, ctl):
         url = f"sqlite:///{tmp_path}/data/jobqueue.db"
         answer = ctl(grpc, "job", "submit", "default", '{"seconds": 1}', "--type", "sleep")
         job_id = answer.out.strip()
-        began = time.monotonic()
+        limit = patience.Limit(10)
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        assert time.monotonic() - began < 10
+        assert not limit.over
         assert ctl(url, "job", "status", job_id, "-o", "json").json["status"] == "DONE"
 
 
@@ -96,9 +95,9 @@ def test_a_job_that_does_not_end_cannot_hold_up_the_stop(tmp_path, ctl):
     with processes.server(tmp_path, *options) as server:
         grpc = server.line("ready")["grpc"]
         ctl(grpc, "job", "submit", "default", '{"seconds": 600}', "--type", "sleep")
-        began = time.monotonic()
+        limit = patience.Limit(6)
         assert server.stop() == 0
-        assert time.monotonic() - began < 6
+        assert not limit.over
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path, ctl):

@@ -258,12 +258,9 @@ async def test_result_does_not_wait_longer_than_told(app: JobQueue) -> None:
 
 @pytest.mark.req("jq:FR-012")
 async def test_cancel(app: JobQueue) -> None:
-    began = asyncio.Event()
-
     @app.task
     async def long() -> None:
-        began.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async with app:
         waiting = await long.submit()
@@ -274,7 +271,9 @@ async def test_cancel(app: JobQueue) -> None:
         assert failed.value.reason == Reason.CANCELLED
         async with app.worker():
             running = await long.submit()
-            await patience.wait_for(began.wait(), 10)
+            async with patience.timeout(10):
+                while (await running.status()).state is not State.RUNNING:
+                    await asyncio.sleep(0.01)
             assert (await running.cancel()).requested
             with pytest.raises(JobFailed, match="CANCELLED"):
                 await running.result(timeout=patience.longest(10))

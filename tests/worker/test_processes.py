@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +94,8 @@ async def test_a_cpu_handler_is_killed_at_its_timeout_and_the_next_job_runs(
         server, tasks=tasks(handlers.spin_with_child, handlers.add), concurrency=1
     ) as worker:
         payload = f'{{"pid_file": "{pid_file}"}}'.encode()
-        begun = time.monotonic()
         report = await server.end(server.deliver("spin_with_child", payload, timeout=1.0))
         assert report.move is Move.TIME_OUT
-        assert time.monotonic() - begun < 10
         await server.until(lambda: server.free == 1)
         assert worker.running == 0
         assert await gone(int(pid_file.read_text()))  # its own child too

@@ -58,10 +58,10 @@ async def test_concurrent_calls_share_messages(engine, remote):
 
 async def test_a_lone_call_is_not_kept_waiting(remote):
     await remote.submit(one())
-    started = time.perf_counter()
+    limit = patience.Limit(20 * 0.05)
     for _ in range(20):
         await remote.submit(one())
-    assert (time.perf_counter() - started) / 20 < 0.05
+    assert not limit.over
 
 
 async def test_only_so_many_batches_are_in_flight(engine, remote):
@@ -107,11 +107,11 @@ async def test_a_large_payload_within_the_limit_is_taken(remote):
 
 async def test_nobody_there_is_said_at_once():
     backend = GrpcBackend("127.0.0.1:1", timeout=5.0)
-    started = time.perf_counter()
+    limit = patience.Limit(4)
     for specs in (one(), one() * 3, one(payload=b"x" * 1024 * 1024), one(key="k")):
         with pytest.raises(Unavailable):
             await backend.submit(specs)
-    assert time.perf_counter() - started < 4
+    assert not limit.over
     await backend.stop()
 
 
@@ -224,10 +224,12 @@ async def test_an_unreachable_server_is_waited_for_only_so_long(engine, proxy):
     async with patience.timeout(5):
         while backend._opened()[1]._stream is not None:  # the break was noticed
             await asyncio.sleep(0.01)
-    started = time.perf_counter()
+    started = time.monotonic()
+    limit = patience.Limit(5)
     with pytest.raises(Unavailable):
         await backend.submit(one())
-    assert 0.3 < time.perf_counter() - started < 5
+    assert time.monotonic() - started > 0.3
+    assert not limit.over
     proxy.refuse = False
     async with patience.timeout(10):
         while True:

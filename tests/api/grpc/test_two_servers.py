@@ -159,11 +159,13 @@ async def test_a_wait_is_taken_up_by_the_other_server_and_keeps_its_time(servers
     backend = await client()
     (job_id,) = await submit(backend)
     began = time.monotonic()
+    limit = patience.Limit(3.0)
     waiting = asyncio.create_task(backend.wait(job_id, 1.5))
     await asyncio.sleep(0.7)
     one.gone()
     assert (await waiting).state is State.PENDING
-    assert 1.3 < time.monotonic() - began < 3.0
+    assert time.monotonic() - began > 1.3
+    assert not limit.over
     waiting = asyncio.create_task(backend.wait(job_id, 10))
     await two.engine.cancel(job_id)
     assert (await waiting).state is State.DEAD_LETTERED
@@ -230,10 +232,10 @@ async def test_a_server_that_stops_in_good_order_sends_its_workers_on_at_once(
     link = await (await client()).connect(worker_info(), inbox)
     link.grant(2)
     await one.engine.until(lambda: one.engine.links and one.engine.links[0].granted == 2)
-    began = time.monotonic()
+    limit = patience.Limit(2)
     stopping = asyncio.create_task(one.face.stop(5.0))
     await two.engine.until(lambda: two.engine.links and two.engine.links[0].granted == 2)
-    assert time.monotonic() - began < 2
+    assert not limit.over
     await stopping
     (job_id,) = await submit(two.engine)
     await inbox.until(lambda inbox: inbox.jobs)

@@ -96,10 +96,10 @@ async def test_a_call_during_an_outage_does_not_wait(victim, locks):
     began = time.monotonic()
     assert await locks.take(names(), 1) is None
     assert time.monotonic() - began >= 0.5  # the deadline: it hangs, it does not refuse
-    began = time.monotonic()
+    limit = patience.Limit(1000 * 0.5 / 10)
     for _ in range(1000):
         assert await locks.take(names(), 1) is None
-    assert time.monotonic() - began < 0.4
+    assert not limit.over  # none of them waits for the deadline
     victim.signal(signal.SIGCONT)
     await until(lambda: locks.health().ok)
 
