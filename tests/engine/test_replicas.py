@@ -256,7 +256,7 @@ async def test_a_wait_at_another_server_ends_when_the_job_does(open_pair: OpenPa
     worker = await one.worker(slots=1)
     for _ in range(5):
         job_id = await one.submit()
-        waiting = asyncio.create_task(two.engine.wait(job_id, 10))
+        waiting = asyncio.create_task(two.engine.wait(job_id, patience.longest(10)))
         assignment = await worker.gets_one()
         await asyncio.sleep(0.15)
         await worker.succeed(assignment, freed=1)

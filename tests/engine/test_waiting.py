@@ -17,7 +17,7 @@ P, A, R, D, F, X = State
 
 async def test_wait_returns_as_soon_as_the_job_is_done(rig: Rig):
     worker, assignment = await rig.running()
-    waiting = asyncio.create_task(rig.engine.wait(assignment.id, 5))
+    waiting = asyncio.create_task(rig.engine.wait(assignment.id, patience.longest(5)))
     await asyncio.sleep(0.02)
     assert not waiting.done()
     began = time.monotonic()
@@ -43,7 +43,7 @@ async def test_wait_for_a_finished_job_returns_at_once(rig: Rig):
 
 async def test_wait_goes_on_through_a_failed_attempt(rig: Rig):
     worker, assignment = await rig.running()
-    waiting = asyncio.create_task(rig.engine.wait(assignment.id, 10))
+    waiting = asyncio.create_task(rig.engine.wait(assignment.id, patience.longest(10)))
     await worker.fail(assignment)
     await asyncio.sleep(0.02)
     assert not waiting.done(), "FAILED is not the end while a retry is due"

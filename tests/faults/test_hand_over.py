@@ -58,14 +58,14 @@ async def test_a_worker_whose_server_is_killed_keeps_what_it_holds(
         await site.server(1, **NO_POOL)
         await site.kill(first)
         for job_id in jobs:
-            job = await backend.wait(job_id, 30)
+            job = await backend.wait(job_id, patience.longest(30))
             assert (job.state, job.attempt, job.worker_id) == (State.DONE, 1, "w")
             events = await backend.history(job_id)
             assert [event.to_state.name for event in events] == [
                 "PENDING", "ASSIGNED", "RUNNING", "DONE",
             ]  # fmt: skip
         [more] = await submit(backend, [JobSpec(payload=b'{"number": 1}', type="short")])
-        assert (await backend.wait(more, 20)).state is State.DONE
+        assert (await backend.wait(more, patience.longest(20))).state is State.DONE
     finally:
         await backend.stop()
     assert sorted(run.job_id for run in site.runs()) == sorted([*jobs, more])

@@ -83,12 +83,12 @@ async def test_nothing_is_lost_when_servers_are_killed_in_turn(any_site_of):
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.req("jq:NFR-007", "jq:NFR-008")
-@pytest.mark.parametrize("away", [0.5, 4.0], ids=["shorter", "longer"])
+@pytest.mark.parametrize("away", [0.5, 7.0], ids=["shorter", "longer"])
 async def test_a_running_job_when_both_servers_are_away_for_less_or_more_than_the_timeout(
     any_site_of, away: float
 ):
     """Its worker keeps it and reports when a server is back: nobody was judged meanwhile."""
-    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "2"}
+    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "5"}
     site: Site = any_site_of(servers=2, **settings)
     servers = [await site.server(number, **NO_POOL) for number in range(2)]
     await site.worker("w")
@@ -105,7 +105,7 @@ async def test_a_running_job_when_both_servers_are_away_for_less_or_more_than_th
         for number in range(2):
             await site.server(number, **NO_POOL)
         async with patience.timeout(30):
-            job = await backend.wait(job_id, 30)
+            job = await backend.wait(job_id, patience.longest(30))
         assert (job.state, job.attempt, job.worker_id) == (State.DONE, 1, "w")
         assert [w.status for w in await backend.list_workers()] == [WorkerStatus.ONLINE]
     finally:
@@ -134,6 +134,9 @@ async def test_a_server_that_stands_still_for_longer_than_any_timeout_does_no_ha
         await asyncio.sleep(8)
         servers[0].send_signal(signal.SIGCONT)
         await asyncio.sleep(2)
+        async with patience.timeout(60):
+            while len(load.accepted) <= 100:
+                await asyncio.sleep(0.1)
     finally:
         await load.stop()
     await settled(site, 60)

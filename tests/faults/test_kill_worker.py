@@ -51,7 +51,7 @@ async def test_a_lost_workers_job_is_run_again_and_accepted_once(
         victim.send_signal(fault)
         await site.worker("successor")
         async with patience.timeout(30):
-            job = await backend.wait(job_id, 30)
+            job = await backend.wait(job_id, patience.longest(30))
         assert (job.state, job.attempt, job.worker_id) == (State.DONE, 2, "successor")
         assert job.result == b"2"
         statuses = {w.info.id: w.status for w in await backend.list_workers()}

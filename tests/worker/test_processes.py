@@ -183,7 +183,7 @@ SCRIPT = """
         worker = WorkerRuntime(engine, tasks, WorkerSettings(id="w"))
         await worker.start()
         (done,) = await engine.submit([JobSpec(payload=b'{"n": 14}', type="triple")])
-        print((await engine.wait(done.job_id, 20)).result.decode(), flush=True)
+        print((await engine.wait(done.job_id, 300)).result.decode(), flush=True)
         await engine.submit([JobSpec(payload=b"{}", type="spin")])
         await asyncio.sleep(600)
 

@@ -166,7 +166,7 @@ async def test_a_wait_is_taken_up_by_the_other_server_and_keeps_its_time(servers
     assert (await waiting).state is State.PENDING
     assert time.monotonic() - began > 1.3
     assert not limit.over
-    waiting = asyncio.create_task(backend.wait(job_id, 10))
+    waiting = asyncio.create_task(backend.wait(job_id, patience.longest(10)))
     await two.engine.cancel(job_id)
     assert (await waiting).state is State.DEAD_LETTERED
 
