@@ -7,6 +7,7 @@ processes of the run share it. A journey works in an empty folder and sees nothi
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 EXTRAS = "postgres,redis,kafka"
 # What users bring along themselves.
 BESIDE = ["gunicorn"]
+# The first journey waits for pip.
+INSTALL_SECONDS = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,6 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("slow")
             item.add_marker("e2e")
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(INSTALL_SECONDS))
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +44,7 @@ def _environment(request: pytest.FixtureRequest) -> Path:
     folder = Path(tempfile.gettempdir()) / f"jobqueue-journeys-{run.place.token}"
     with run.one_at_a_time("journeys") as is_first:
         if is_first:
+            shutil.rmtree(folder, ignore_errors=True)  # an installation that was interrupted
             folder.mkdir()
             guardian.watch(run.place.owner, folder)  # deletes the folder after the run
             _install(folder)
@@ -70,9 +76,10 @@ def _clean() -> dict[str, str]:
 
 
 @pytest.fixture
-def machine(_environment: Path, tmp_path: Path) -> Iterator[Machine]:
+def machine(_environment: Path) -> Iterator[Machine]:
     """An empty folder on a machine where the wheel is installed."""
-    folder = tmp_path / "home"
-    folder.mkdir()
-    with Machine(folder, _environment / "bin", _clean()) as made:
-        yield made
+    # Not in pytest's own folder: a private PostgreSQL does not run as root, and has to enter it.
+    with tempfile.TemporaryDirectory(prefix="jobqueue-journey-") as folder:
+        Path(folder).chmod(0o755)
+        with Machine(Path(folder), _environment / "bin", _clean()) as made:
+            yield made

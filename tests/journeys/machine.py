@@ -23,6 +23,8 @@ class Machine:
             **environment,
             "PATH": f"{programs}:{environment['PATH']}",
             "HOME": str(folder),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_RUNTIME_DIR": str(folder / "run"),
             "NO_COLOR": "1",
             "PYTHONUNBUFFERED": "1",
         }
