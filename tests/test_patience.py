@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import subprocess
@@ -184,3 +185,34 @@ def test_examples_of_hypothesis_have_no_deadline() -> None:
     assert settings.default is not None
     assert settings.default.deadline is None
     assert HealthCheck.too_slow in settings.default.suppress_health_check
+
+
+# -- every test waits with patience ----------------------------------------------------------------
+
+TESTS = Path(__file__).parent
+# Virtual time runs as fast as the test; a benchmark measures on a machine of its own.
+LEFT_OUT = ("bench", "taskqueue/protocols", "patience.py", "test_patience.py")
+SHORT = 2.0  # seconds: a shorter limit is one that is meant to fire
+
+
+def test_no_test_waits_without_patience() -> None:
+    """``asyncio.timeout`` and ``asyncio.wait_for`` fire on a busy machine."""
+    hasty = [
+        f"{path.relative_to(TESTS)}:{call.lineno}"
+        for path in TESTS.rglob("*.py")
+        if not str(path.relative_to(TESTS)).startswith(LEFT_OUT)
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and _is_hasty(call)
+    ]
+    assert hasty == [], "write patience.timeout and patience.wait_for"
+
+
+def _is_hasty(call: ast.Call) -> bool:
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="asyncio"), attr="timeout" | "wait_for"):
+            match call.args:
+                case [*_, ast.Constant(value=int() | float() as seconds)]:
+                    return seconds >= SHORT
+                case _:
+                    return True
+    return False
