@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import random
 import socket
 from collections import deque
@@ -46,3 +47,9 @@ def _mark(port: int) -> bool:
         _MARKS.popleft().close()
     _MARKS.append(mark)
     return True
+
+
+@atexit.register
+def _unmark() -> None:
+    while _MARKS:
+        _MARKS.popleft().close()
