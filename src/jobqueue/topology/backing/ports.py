@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import random
 import socket
 from collections import deque
@@ -49,7 +50,10 @@ def _mark(port: int) -> bool:
     return True
 
 
-@atexit.register
 def _unmark() -> None:
     while _MARKS:
         _MARKS.popleft().close()
+
+
+atexit.register(_unmark)
+os.register_at_fork(after_in_child=_unmark)  # the parent keeps its marks
