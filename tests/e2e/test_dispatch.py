@@ -114,7 +114,7 @@ def test_a_job_that_its_worker_does_not_start_in_time_is_given_to_another(
     """A handler blocks the worker: it lives and beats, but starts nothing."""
     with workshop.worker(queue, "--concurrency", "2", "--id", "blocked") as worker:
         ctl.ok("job", "submit", queue, "{}", "--type", "work", "--wait")
-        ctl.ok("job", "submit", queue, '{"seconds": 20}', "--type", "block")
+        ctl.ok("job", "submit", queue, '{"seconds": 600}', "--type", "block")
         wait(lambda: len(workshop.attempts()) == 2, "it is blocked")
         job_id = ctl.ok("job", "submit", queue, "{}", "--type", "work")
         state = "SELECT status, worker_id FROM jobs WHERE job_id = $1"
