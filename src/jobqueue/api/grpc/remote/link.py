@@ -30,6 +30,7 @@ from jobqueue.core.errors import (
     Unavailable,
 )
 from jobqueue.core.job import Pulse, Transition, WorkerInfo, WorkerStatus
+from jobqueue.core.waiting import cancel_requested
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
@@ -345,7 +346,10 @@ class RemoteLink:
                 if not isinstance(message, pb.ConnectResponse):
                     raise Unavailable("the server ended the stream")
                 self._take(message)
-        except asyncio.CancelledError:  # by _cut: grpc raises it for a local cancel
+        except asyncio.CancelledError:
+            if cancel_requested():
+                raise
+            # By _cut: grpc raises it for a local cancel.
             raise Unavailable("the stream was cut") from None
 
     def _take(self, message: pb.ConnectResponse) -> None:

@@ -29,6 +29,7 @@ from jobqueue.core.errors import (
     Unavailable,
 )
 from jobqueue.core.job import JobSpec, SubmitResult
+from jobqueue.core.waiting import cancel_requested
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2
 
@@ -367,7 +368,10 @@ class Submitter:
                     self._answered(response)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, sent=True) from None
-        except asyncio.CancelledError:  # by the watchdog: grpc raises it for a local cancel
+        except asyncio.CancelledError:
+            if cancel_requested():
+                raise
+            # By the watchdog: grpc raises it for a local cancel.
             raise OutcomeUnknown("no answer came in time") from None
 
     def _answered(self, response: pb.SubmitStreamResponse) -> None:
