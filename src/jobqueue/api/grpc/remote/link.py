@@ -256,21 +256,30 @@ class RemoteLink:
 
     async def _session(self) -> None:
         """One stream. Always ends with an error."""
-        reader: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
         try:
             stream = self._stream = self._wiring.worker.Connect(metadata=self._wiring.metadata)
             await self._greet(stream)
             reader = self._loop.create_task(self._read(stream))
-            reader.add_done_callback(lambda _: self._wake.set())
-            await self._write(stream, reader)
+            writer = self._loop.create_task(self._write(stream, reader))
+            tasks = [reader, writer]
+            # Not for the writer alone: to a server that takes nothing more, a write ends long
+            # after its stream was cut.
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if writer.done():
+                writer.result()
             await reader
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
         except grpc.aio.UsageError:
             raise Unavailable("the connection is closed") from None
+        except asyncio.CancelledError:
+            if cancel_requested():
+                raise
+            # By _cut, before the server had answered: grpc raises it for a local cancel.
+            raise Unavailable("the stream was cut") from None
         finally:
-            if reader is not None:
-                await end(reader)
+            await end(*tasks)
             self._cut()
 
     async def _greet(self, stream: _Stream) -> None:
@@ -308,6 +317,10 @@ class RemoteLink:
                 await self._wake.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the reader knows why
+        except asyncio.CancelledError:
+            if cancel_requested():
+                raise
+            return  # by _cut
 
     def _compose(self) -> pb.ConnectRequest | None:
         """Everything that waits, as one message; first of all, what the worker brings along."""
