@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, OutcomeUnknown, Unavailable
+from jobqueue.core.waiting import cancel_requested
 
 T = TypeVar("T")
 
@@ -218,8 +219,7 @@ async def _hop(
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if cancel_requested():
             raise
         raise OutcomeUnknown("the app was closed while the call was under way") from None
 

@@ -40,6 +40,7 @@ from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
+from jobqueue.core.waiting import is_set_within
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
@@ -300,7 +301,7 @@ class Engine(OperatorCalls):
                     patience = min(patience, deadline - time.monotonic())
                     if patience <= 0:
                         return job
-                await _wait(changed, patience)
+                await is_set_within(changed, patience)
         finally:
             self._watchers.leave(job_id, changed)
 
@@ -362,7 +363,7 @@ class Engine(OperatorCalls):
                         yield event
                 if events[-1].to_state in TERMINAL:
                     return
-                await _wait(changed, _WATCH_SAFETY_NET)
+                await is_set_within(changed, _WATCH_SAFETY_NET)
         finally:
             self._watchers.leave(job_id, changed)
 
@@ -518,10 +519,3 @@ class Engine(OperatorCalls):
         self._wake_stream()
         if self._watchers:
             self._watchers.changed(outcome.job_id for outcome in outcomes)
-
-
-async def _wait(changed: asyncio.Event, patience: float) -> None:
-    try:
-        await asyncio.wait_for(changed.wait(), patience)
-    except TimeoutError:
-        return

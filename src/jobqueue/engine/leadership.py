@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.ids import new_lease
 from jobqueue.core.store import Store, Term
+from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.engine.leadership")
 _PAUSE = 0.05  # many nudges are one question
@@ -131,11 +132,7 @@ class Leadership:
         return True
 
     async def _rest(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
-        except TimeoutError:
-            return
-        if not self._stopping:
+        if await is_set_within(self._wake, seconds) and not self._stopping:
             await asyncio.sleep(min(_PAUSE, self._ttl / 100))
 
     async def _stand(self) -> None:

@@ -11,6 +11,7 @@ from jobqueue.core.clock import Clock
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Outcome, Transition, WorkerStatus
 from jobqueue.core.store import Store, Term, TermEnded
+from jobqueue.core.waiting import is_set_within
 from jobqueue.engine.leadership import Leadership
 from jobqueue.engine.settings import EngineSettings
 
@@ -115,10 +116,8 @@ class Sweeper:
                     _log.warning("the sweeper cannot work: %s", error)
                 self._failing = True
             while (delay := self._next - self._clock.now()) > 0:
-                try:
-                    # Never longer than the interval: the clock may have been set back.
-                    await asyncio.wait_for(self._nudge.wait(), min(delay, self._settings.interval))
-                except TimeoutError:
+                # Never longer than the interval: the clock may have been set back.
+                if not await is_set_within(self._nudge, min(delay, self._settings.interval)):
                     break
                 self._nudge.clear()  # told of something earlier: sleep less
             await asyncio.sleep(0)

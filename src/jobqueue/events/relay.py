@@ -24,6 +24,7 @@ from jobqueue.core.job import ComponentHealth
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Lag, Store, Term, TermEnded
 from jobqueue.core.stream import Changes
+from jobqueue.core.waiting import is_set_within
 from jobqueue.events.pace import Pace
 from jobqueue.events.publisher import Message, Publisher, PublishFailed, Refused
 from jobqueue.events.topics import Topics
@@ -294,11 +295,7 @@ class Relay:
                     _log.debug("how far the stream is behind is not known: %s", error)
 
     async def _rest(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
-        except TimeoutError:
-            return
-        if not self._stopping:
+        if await is_set_within(self._wake, seconds) and not self._stopping:
             await asyncio.sleep(self._gather)
 
 

@@ -24,6 +24,7 @@ from jobqueue.api.http.errors import ErrorAnswer, detail
 from jobqueue.api.http.settings import KIB, HttpSettings
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
+from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.http")
 _MAX_HEAD_BYTES = 64 * KIB
@@ -153,8 +154,7 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         while not self.stopping.is_set():
             await self.on_tick(0)  # the Date header
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.stopping.wait(), 1.0)
+            await is_set_within(self.stopping, 1.0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, let requests end, cut off those that do not."""

@@ -153,7 +153,8 @@ class Connections:
 
 async def _close(connection: Connection) -> None:
     with contextlib.suppress(*LOST):
-        await asyncio.wait_for(connection.raw.close(), _CONNECT_TIMEOUT)
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            await connection.raw.close()
     connection.raw.terminate()
 
 

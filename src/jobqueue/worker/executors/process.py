@@ -66,7 +66,8 @@ class Child:
             raise
         child = cls(process, reader, writer)
         try:
-            message = await asyncio.wait_for(child.receive(), timeout)
+            async with asyncio.timeout(timeout):
+                message = await child.receive()
         except TimeoutError:
             await child.kill()
             raise Unavailable(f"a process did not come up within {timeout:g} s") from None
@@ -106,7 +107,8 @@ class Child:
         if not self._reader.at_eof():
             self.kill_now()
         try:
-            status = await asyncio.wait_for(self._process.wait(), _EXIT_SECONDS)
+            async with asyncio.timeout(_EXIT_SECONDS):
+                status = await self._process.wait()
         except TimeoutError:
             self.kill_now()
             status = await self._process.wait()
