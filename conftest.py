@@ -9,5 +9,6 @@ pytest_plugins = [
     "tests.plugin_coverage",
     "tests.plugin_requirements",
     "tests.plugin_leaks",
+    "tests.plugin_patience",
     "tests.services.plugin",
 ]

@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Generator
 import pytest
 import pytest_asyncio
 
+from tests.patience import Limit
+
 GRACE = 1.0  # seconds that an ending task or thread may still take
 _threads_before: pytest.StashKey[set[threading.Thread]] = pytest.StashKey()
 
@@ -29,10 +31,10 @@ def _no_leaked_tasks(request: pytest.FixtureRequest) -> None:
 @pytest_asyncio.fixture
 async def _task_guard() -> AsyncIterator[None]:
     yield
-    deadline = time.monotonic() + GRACE
+    limit = Limit(GRACE)
     pause = 0.0
     while leaked := asyncio.all_tasks() - {asyncio.current_task()}:
-        if time.monotonic() > deadline:
+        if limit.over:
             names = "\n".join(f"  {task!r}" for task in leaked)
             pytest.fail(f"the test left tasks behind:\n{names}", pytrace=False)
         await asyncio.sleep(pause)
@@ -50,9 +52,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     yield
     if item.get_closest_marker("leaky") or _shares_fixtures(item):
         return
-    deadline = time.monotonic() + GRACE
+    limit = Limit(GRACE)
     while leaked := [t for t in _foreground_threads() if t not in item.stash[_threads_before]]:
-        if time.monotonic() > deadline:
+        if limit.over:
             names = "\n".join(f"  {thread!r}" for thread in leaked)
             pytest.fail(f"the test left threads behind:\n{names}", pytrace=False)
         time.sleep(0.01)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
+
 ROOT = Path(__file__).parent.parent
 SETTINGS = '[tool.coverage.run]\nsource_pkgs = ["jobqueue.core", "jobqueue.config"]\n'
 TEST = "import sys\ndef test_it(): assert (sys.gettrace() is not None) is {}\n"
@@ -49,6 +51,6 @@ def test_only_tests_of_the_parts_are_counted(
         },
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=patience.longest(50),
     )
     assert "5 passed" in done.stdout, done.stdout + done.stderr

@@ -20,6 +20,7 @@ from jobqueue.pb.jq.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from tests import patience
 from tests.access.certificates import Certificates, Pair
 from tests.access.conftest import Served
 
@@ -78,7 +79,7 @@ class OverGrpc:
     async def ask(self, method: Any, request: Any, headers: Headers) -> str:
         metadata = tuple((name.lower(), value) for name, value in headers)
         try:
-            await method(request, metadata=metadata, timeout=10)
+            await method(request, metadata=metadata, timeout=patience.longest(10))
         except grpc.aio.AioRpcError as error:
             self.last = error
             found = dict(error.trailing_metadata() or ()).get("jq-code")
@@ -123,7 +124,9 @@ async def calling(
                 verify.load_cert_chain(pair.cert, pair.key)
         scheme = "http" if certs is None else "https"
         url = f"{scheme}://127.0.0.1:{served.http}"
-        async with httpx.AsyncClient(base_url=url, verify=verify, timeout=10) as client:
+        async with httpx.AsyncClient(
+            base_url=url, verify=verify, timeout=patience.longest(10)
+        ) as client:
             yield OverHttp(client)
         return
     target = f"127.0.0.1:{served.grpc}"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -53,7 +55,9 @@ def _openssl(*args: str | Path) -> None:
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("needs the openssl program (apt install openssl)")
-    subprocess.run([program, *map(str, args)], check=True, capture_output=True, timeout=30)
+    subprocess.run(
+        [program, *map(str, args)], check=True, capture_output=True, timeout=patience.longest(30)
+    )
 
 
 @dataclass(frozen=True)

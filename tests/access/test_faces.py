@@ -24,6 +24,7 @@ from jobqueue.core.errors import PermissionDenied, RateLimited, Unauthenticated
 from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus, WorkerInfo, WorkerStatus
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
+from tests import patience
 from tests.access.callers import FACES, OK, bearer, calling
 from tests.access.conftest import AUDIENCE, KEYS, SECRET
 from tests.access.jwt import encode, sign
@@ -199,9 +200,13 @@ def test_every_method_and_route_has_its_roles():
 async def test_the_remote_client_shows_its_key_on_every_kind_of_call(serve, access):
     served = await serve(access)
     target = f"127.0.0.1:{served.grpc}"
-    client = GrpcBackend(target, timeout=5, credentials=Credentials(KEYS["client"]))
-    operator = GrpcBackend(target, timeout=5, credentials=Credentials(KEYS["operator"]))
-    nobody = GrpcBackend(target, timeout=5)
+    client = GrpcBackend(
+        target, timeout=patience.longest(5), credentials=Credentials(KEYS["client"])
+    )
+    operator = GrpcBackend(
+        target, timeout=patience.longest(5), credentials=Credentials(KEYS["operator"])
+    )
+    nobody = GrpcBackend(target, timeout=patience.longest(5))
     try:
         (result,) = await client.submit([JobSpec(payload=b"1")])
         job_id = result.unwrap()
@@ -231,7 +236,7 @@ async def test_a_refused_submit_always_says_why(serve, access):
     """The refusal and the first message must not cross on the way."""
     served = await serve(access)
     for _ in range(50):
-        nobody = GrpcBackend(f"127.0.0.1:{served.grpc}", timeout=5)
+        nobody = GrpcBackend(f"127.0.0.1:{served.grpc}", timeout=patience.longest(5))
         waiting = [nobody.submit([JobSpec(payload=b"1")]) for _ in range(3)]
         told = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(error) for error in told] == [Unauthenticated] * 3
@@ -242,8 +247,12 @@ async def test_a_refused_submit_always_says_why(serve, access):
 async def test_a_workers_stream_and_its_heartbeats_show_the_key(serve, access):
     served = await serve(access)
     target = f"127.0.0.1:{served.grpc}"
-    backend = GrpcBackend(target, timeout=5, credentials=Credentials(KEYS["worker"]))
-    client = GrpcBackend(target, timeout=5, credentials=Credentials(KEYS["client"]))
+    backend = GrpcBackend(
+        target, timeout=patience.longest(5), credentials=Credentials(KEYS["worker"])
+    )
+    client = GrpcBackend(
+        target, timeout=patience.longest(5), credentials=Credentials(KEYS["client"])
+    )
     try:
         link = await backend.connect(WORKER, RecordingInbox())
         assert (await asyncio.to_thread(link.pulse, [])).known
@@ -261,7 +270,7 @@ async def test_a_worker_whose_key_is_not_valid_any_more_stops(access):
     await engine.start()
     first, second = GrpcFace(engine), GrpcFace(engine, access=access)
     port = await first.start("127.0.0.1", 0)
-    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=5)
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=patience.longest(5))
     inbox = RecordingInbox()
     try:
         await backend.connect(WORKER, inbox)
@@ -327,7 +336,7 @@ async def test_a_batch_over_http_counts_its_jobs(serve, clock):
 
 async def test_a_stream_counts_its_jobs_and_the_client_raises_the_same_error(serve, clock):
     served = await serve(Access(), Limiter(1, 3, clock=clock))
-    backend = GrpcBackend(f"127.0.0.1:{served.grpc}", timeout=5)
+    backend = GrpcBackend(f"127.0.0.1:{served.grpc}", timeout=patience.longest(5))
     try:
         results = await backend.submit([JobSpec(payload=b"1")] * 5)
         assert [r.status for r in results[:3]] == [SubmitStatus.ACCEPTED] * 3
@@ -375,7 +384,7 @@ async def test_only_the_health_calls_that_exist_are_open(serve, access):
     async with grpc.aio.insecure_channel(f"127.0.0.1:{served.grpc}") as channel:
         check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
         listing: Any = channel.unary_unary("/grpc.health.v1.Health/List")
-        assert await check(b"", timeout=10) is not None
+        assert await check(b"", timeout=patience.longest(10)) is not None
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await listing(b"", timeout=10)
+            await listing(b"", timeout=patience.longest(10))
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED

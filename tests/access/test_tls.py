@@ -12,6 +12,7 @@ from jobqueue.access.policy import Access, parse_certificate_roles
 from jobqueue.access.tls import Credentials, ServerTls
 from jobqueue.core.errors import InvalidArgument, PermissionDenied, Unavailable
 from jobqueue.topology.connect import create_backend
+from tests import patience
 from tests.access.callers import FACES, OK, UNREACHABLE, bearer, calling
 from tests.access.conftest import KEYS
 
@@ -105,7 +106,7 @@ async def test_the_sdk_submits_and_a_worker_runs_it(scheme, serve, certs, mtls, 
     alice, worker = app_of(certs.alice), app_of(certs.worker)
     async with alice, worker, worker.worker(concurrency=1) as runtime:
         job = await alice.submit("double", {"n": 21})
-        assert await job.result(timeout=10) == 42
+        assert await job.result(timeout=patience.longest(10)) == 42
         # The heartbeat's own channel is known, too.
         assert (await runtime_pulse(worker)).known
         assert runtime.settings.concurrency == 1

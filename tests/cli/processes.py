@@ -11,6 +11,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from tests import patience
+
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 30.0
 
@@ -30,7 +32,7 @@ def run(module: str, *args: str, cwd: Path, timeout: float = 30.0, **extra: str)
         env=environment(**extra),
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=patience.longest(timeout),
     )
 
 
@@ -74,7 +76,7 @@ class Service:
             return next(matches, None)
 
         with self._changed:
-            self._changed.wait_for(lambda: found() is not None or self._ended, timeout)
+            patience.wait_on(self._changed, lambda: found() is not None or self._ended, timeout)
             line = found()
         assert line is not None, f"no line {beginning!r} in {self.lines} {self.noise}"
         return line
@@ -85,8 +87,8 @@ class Service:
 
     def wait(self, timeout: float = STOP_TIMEOUT) -> int:
         """Wait for the end; returns the exit status."""
-        status = self.process.wait(timeout)
-        self._reader.join(timeout)
+        status = self.process.wait(patience.longest(timeout))
+        self._reader.join(patience.longest(timeout))
         return status
 
     def stop(self) -> int:

@@ -10,9 +10,9 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
+from tests import patience
 from tests.cli.processes import environment
 
 # Ctrl-C reaches only programs whose controlling terminal it is typed at.
@@ -61,9 +61,9 @@ def run(
     os.close(theirs)
     shown = b""
     waiting = dict(answers or {})
-    deadline = time.monotonic() + timeout
+    limit = patience.Limit(timeout)
     try:
-        while time.monotonic() < deadline:
+        while not limit.over:
             readable, _, _ = select.select([ours], [], [], 0.1)
             if not readable:
                 if process.poll() is not None:
@@ -80,7 +80,7 @@ def run(
                     os.write(ours, b"\x03" if answer == "^C" else answer.encode())
         else:
             raise AssertionError(f"not ended within {timeout} s: {shown!r}")
-        return process.wait(5), shown.decode(errors="replace")
+        return process.wait(patience.longest(5)), shown.decode(errors="replace")
     finally:
         if process.poll() is None:
             process.kill()

@@ -12,6 +12,7 @@ import pytest
 from jobqueue.cli import ctl_status
 from jobqueue.cli.documents import health_document
 from jobqueue.core.job import ComponentHealth, Health
+from tests import patience
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\n")
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -95,7 +96,7 @@ def test_documents_have_the_names_of_the_http_face(ctl, server, queue):
         "/workers": ("worker", "list"),
     }
     for path, command in documents.items():
-        with urllib.request.urlopen(server.http + path, timeout=10) as answer:
+        with urllib.request.urlopen(server.http + path, timeout=patience.longest(10)) as answer:
             ours, theirs = ctl(server.grpc, *command, "-o", "json").json, json.load(answer)
         if path in ("/queues", "/workers"):
             (name,) = ours

@@ -17,6 +17,7 @@ from jobqueue.core.stream import JobDeleted, JobEvent
 from jobqueue.events.publisher import Message
 from jobqueue.events.topics import Topics
 from jobqueue.topology import stream
+from tests import patience
 from tests.services.topics import Topics as OwnTopics
 
 JOBS = [f"3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e1{n}" for n in range(3)]
@@ -140,7 +141,7 @@ def test_an_embedded_server_does_not_import_it():
         "from jobqueue.topology.embedded import Embedded\n"
         "Embedded(Settings.model_validate({'db': {'url': 'memory://'}}))\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=patience.longest(50))
 
 
 def test_a_login_needs_a_name():

@@ -13,6 +13,7 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Claim, Store
 from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.topology.embedded import Embedded
+from tests import patience
 from tests.cli.conftest import Ctl
 from tests.replay.same import Content, all_jobs, assert_same, content_of
 from tests.replay.stream import Stream
@@ -96,7 +97,7 @@ def test_a_lost_store_is_rebuilt_and_goes_on(ctl: Ctl, named: OwnTopics, tmp_pat
         await server.start()
         try:
             for job in expected.jobs:
-                ended = await server.backend.wait(job.id, 60.0)
+                ended = await server.backend.wait(job.id, patience.longest(60.0))
                 assert ended.state is State.DONE, ended
                 reasons = [event.reason for event in await server.backend.history(job.id)]
                 assert (Reason.WORKER_LOST in reasons) == (

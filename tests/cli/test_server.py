@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
-import time
 import urllib.error
 import urllib.request
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import patience, ports
 from tests.cli import processes
 from tests.test_metrics import NAMES
 
@@ -21,7 +20,7 @@ one_server = pytest.mark.parametrize("server", ["embedded"], indirect=True)
 
 def fetch(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=patience.longest(10)) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -83,10 +82,10 @@ def test_sigterm_lets_the_running_job_end(tmp_path, ctl):
         url = f"sqlite:///{tmp_path}/data/jobqueue.db"
         answer = ctl(grpc, "job", "submit", "default", '{"seconds": 1}', "--type", "sleep")
         job_id = answer.out.strip()
-        began = time.monotonic()
+        limit = patience.Limit(10)
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        assert time.monotonic() - began < 10
+        assert not limit.over
         assert ctl(url, "job", "status", job_id, "-o", "json").json["status"] == "DONE"
 
 
@@ -96,9 +95,9 @@ def test_a_job_that_does_not_end_cannot_hold_up_the_stop(tmp_path, ctl):
     with processes.server(tmp_path, *options) as server:
         grpc = server.line("ready")["grpc"]
         ctl(grpc, "job", "submit", "default", '{"seconds": 600}', "--type", "sleep")
-        began = time.monotonic()
+        limit = patience.Limit(6)
         assert server.stop() == 0
-        assert time.monotonic() - began < 6
+        assert not limit.over
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path, ctl):
@@ -116,7 +115,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path, ctl):
 
 
 def test_a_server_killed_and_started_again_finishes_its_jobs(tmp_path, ctl):
-    port = free_port()
+    port = ports.take()
     options = ("--http-port", str(port), "--set", "queue.retry_profile=scheduler")
     with processes.server(tmp_path, *options) as server:
         grpc = server.line("ready")["grpc"]
@@ -133,12 +132,6 @@ def test_a_server_killed_and_started_again_finishes_its_jobs(tmp_path, ctl):
         events = ctl(grpc, "job", "logs", job_id, "-o", "json").json["events"]
         assert "WORKER_LOST" in [event["reason"] for event in events]
         assert server.stop() == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # -- settings ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests import patience
 from tests.cli import processes, terminal
 
 
@@ -99,7 +100,7 @@ def test_a_reader_that_leaves_is_no_error(store):
         env=processes.environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patience.longest(30),
     )
     assert answer.stdout.startswith("JOB ID")
     assert answer.stderr == "status 0\n"
@@ -146,7 +147,7 @@ def test_a_full_device_under_the_output_is_told(server):
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=30,
+            timeout=patience.longest(30),
         )
     assert answer.returncode == 1
     assert "Traceback" not in answer.stderr

@@ -6,10 +6,8 @@ import json
 import os
 import pty
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 
 from jobqueue.cli import ctl as program
 from jobqueue.topology.supervisor import services
+from tests import patience, ports
 from tests.cli import mixed_up, processes, terminal, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 
@@ -44,7 +43,7 @@ def test_up_ps_down(home):
     assert up["detached"] is True
     (server,) = up["processes"]
     assert (server["name"], server["health"], server["restarts"]) == ("server", "ok", 0)
-    with urllib.request.urlopen(f"{up['http'][0]}/readyz", timeout=5) as answer:
+    with urllib.request.urlopen(f"{up['http'][0]}/readyz", timeout=patience.longest(5)) as answer:
         assert answer.status == 200
     job = submit(home, up["grpc"][0], "--type", "echo", "--wait")
     assert job.returncode == 0, job.stderr
@@ -255,9 +254,7 @@ def test_what_cannot_start_ends_it_with_the_reason(home):
 
 
 def test_settings_reach_the_processes(home):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ports.take()
     (home.folder / "my.yaml").write_text("queue:\n  capacity: 7\n")
     up = home.up("embedded", "--config", "my.yaml", "--set", "queue.max_retries=9",
                  "--set", f"http.port={port}", "--queues", "mail,default",
@@ -271,9 +268,7 @@ def test_settings_reach_the_processes(home):
 
 
 def test_port_base_pins_the_ports(home):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        base = probe.getsockname()[1]
+    base = ports.take(row=2)
     up = home.up("embedded", "--port-base", str(base))
     assert up["http"] == [f"http://127.0.0.1:{base}"]
     assert up["grpc"] == [f"127.0.0.1:{base + 1}"]
@@ -375,9 +370,9 @@ def test_a_job_that_runs_on_holds_a_stop_no_longer_than_its_deadline(home):
         state = home.ps()
         job = submit(home, state["grpc"][0], "--type", "sleep").stdout.strip()
         wait(lambda: _is_running(home, state, job), "the job runs")
-        began = time.monotonic()
+        limit = patience.Limit(20)
         assert up.stop(signal.SIGINT) == 0
-        assert time.monotonic() - began < 20
+        assert not limit.over
     assert gone(state["processes"][0]["pid"])
 
 
@@ -389,9 +384,9 @@ def test_a_second_signal_kills(home):
         wait(lambda: _is_running(home, state, job), "the job runs")
         up.process.send_signal(signal.SIGINT)
         up.line("a second signal kills")
-        began = time.monotonic()
+        limit = patience.Limit(15)
         assert up.stop(signal.SIGINT) == 130
-        assert time.monotonic() - began < 15
+        assert not limit.over
     assert gone(state["processes"][0]["pid"])
     assert home.json("ps") == {"topologies": []}
 
@@ -435,7 +430,7 @@ def test_a_reader_that_leaves_does_not_end_it(home):
             wait(lambda: home.process("server")["restarts"] == 1, "it is started again")
             wait(lambda: home.process("server")["health"] == "ok", "it is well again")
             up.send_signal(signal.SIGTERM)
-            assert up.wait(ups.PATIENCE) == 0
+            assert up.wait(patience.longest(ups.PATIENCE)) == 0
         finally:
             up.kill()
     assert home.json("ps") == {"topologies": []}

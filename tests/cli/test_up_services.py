@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests import patience, ports
 from tests.cli import mixed_up, processes, ups
 from tests.cli.ups import Foreground, Home, gone, wait
 from tests.services.run import Run
@@ -140,7 +140,7 @@ def test_interrupted_while_services_start_nothing_stays(home, signals):
         if signals > 1:
             up.line("a second signal kills")
             up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(ups.PATIENCE) == 130, up.lines
+        assert up.process.wait(patience.longest(ups.PATIENCE)) == 130, up.lines
         wait(lambda: not working_in(home.fleet), "nobody works in the folder")
     assert home.json("ps") == {"topologies": []}
     assert not any("Traceback" in line for line in up.lines)
@@ -152,7 +152,7 @@ def test_down_ends_the_services_of_a_killed_background_supervisor(home):
         [sys.executable, MIXED, "up", "mixed", "--detach", "--folder", str(home.fleet)],
         env=processes.environment(**home.environ),
         cwd=home.folder,
-        timeout=120,
+        timeout=patience.longest(120),
         capture_output=True,
         text=True,
     )
@@ -204,13 +204,11 @@ def assert_no_secret(home: Home) -> None:
 
 
 def test_a_named_service_that_is_not_there_is_told(home):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ports.take()
     url = f"redis://:{SECRET}@127.0.0.1:{port}"
     with Foreground(home, "mixed", "--redis", url, program=MIXED) as up:
         up.line(f"redis at 127.0.0.1:{port} (named): no answer")
-        assert up.process.wait(ups.PATIENCE) == 6
+        assert up.process.wait(patience.longest(ups.PATIENCE)) == 6
         up.line("(end)")
     assert SECRET not in "\n".join(up.lines)
     assert not working_in(home.fleet)

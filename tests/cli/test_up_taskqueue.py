@@ -12,6 +12,7 @@ import pytest
 from jobqueue.cli import ctl as program
 from jobqueue.services.model import Spec, Status
 from jobqueue.services.owners import owner_index
+from tests import patience
 from tests.cli import ups
 from tests.cli.ups import Foreground, Home, gone, wait
 from tests.taskqueue.startup.test_designs import client, result_of
@@ -30,7 +31,9 @@ def run_a_job(target: str) -> str:
 
     async def body() -> str:
         async with client(target) as queue:
-            job = await queue.submit(Spec("short", payload_size_bytes=2), "", timeout=20)
+            job = await queue.submit(
+                Spec("short", payload_size_bytes=2), "", timeout=patience.longest(20)
+            )
             found = await result_of(queue, job.job_id)
             assert (found.status, found.output) == (Status.DONE, b"xx")
             return job.job_id

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from jobqueue.cli import fleet
 from jobqueue.topology.supervisor import identity, state
+from tests import patience
 from tests.cli import processes
 
 PATIENCE = 60.0
@@ -25,11 +25,7 @@ PATIENCE = 60.0
 
 def wait(done: Callable[[], Any], what: str, timeout: float = PATIENCE) -> Any:
     """Until something is so. For other processes' doings, which send us no signal."""
-    deadline = time.monotonic() + timeout
-    while not (found := done()):
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
-        time.sleep(0.02)
-    return found
+    return patience.until(done, what, timeout)
 
 
 def gone(pid: int) -> bool:
@@ -124,8 +120,10 @@ class Foreground:
             return next((n for n, line in lines if n >= after and part in line), None)
 
         with self._changed:
-            self._changed.wait_for(
-                lambda: found() is not None or "(end)" in self.lines[-1:], PATIENCE
+            patience.wait_on(
+                self._changed,
+                lambda: found() is not None or "(end)" in self.lines[-1:],
+                PATIENCE,
             )
             number = found()
         assert number is not None, f"no line with {part!r}:\n" + "\n".join(self.lines)
@@ -134,8 +132,8 @@ class Foreground:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Signal it, and wait for its end."""
         self.process.send_signal(number)
-        status = self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
+        status = self.process.wait(patience.longest(PATIENCE))
+        self._reader.join(patience.longest(PATIENCE))
         return status
 
     def __enter__(self) -> Foreground:
@@ -145,7 +143,7 @@ class Foreground:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self._reader.join(PATIENCE)
+        self._reader.join(patience.longest(PATIENCE))
         assert self.process.stdout is not None
         self.process.stdout.close()
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPECTED = {
     "quickstart": ["submitted ", "'subject': 'hello'", "1. PENDING (SUBMITTED)", "4. DONE"],
@@ -52,12 +54,17 @@ def test_the_example_runs(name: str, tmp_path: Path) -> None:
         worker = subprocess.Popen([*command, "worker"], cwd=tmp_path, env=environment())
     try:
         ran = subprocess.run(
-            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=50
+            command,
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=patience.longest(50),
         )
     finally:
         if worker is not None:
             worker.terminate()
-            assert worker.wait(20) == 0
+            assert worker.wait(patience.longest(20)) == 0
     assert (ran.returncode, ran.stderr) == (0, "")
     for line in EXPECTED[name]:
         assert line in ran.stdout

@@ -31,6 +31,7 @@ from jobqueue.core.errors import Conflict, KeyConflict, NotFound
 from jobqueue.core.lifecycle import Reason
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
+from tests import patience
 
 
 @pytest_asyncio.fixture(params=["memory", "sqlite", "grpc"])
@@ -70,7 +71,7 @@ async def test_a_task_is_submitted_executed_and_its_result_read_by_its_type(
 
     async with app, app.worker():
         job = await pack.submit(Order(1, ["book"]))
-        assert await job.result(timeout=10) == Order(2, ["book", "label"])
+        assert await job.result(timeout=patience.longest(10)) == Order(2, ["book", "label"])
         record = await job.status()
         assert (record.state, record.type, record.queue) == (State.DONE, "pack", "default")
 
@@ -93,7 +94,7 @@ async def test_handlers_of_every_shape(app: JobQueue, place: str) -> None:
     task = app.task(handlers[place])
     async with app, app.worker():
         job = await (task.submit(1, 2) if place == "last" else task.submit(1, b=2))
-        assert await job.result(timeout=10) == 3
+        assert await job.result(timeout=patience.longest(10)) == 3
 
 
 async def test_wrong_arguments_are_named_and_nothing_is_submitted(app: JobQueue) -> None:
@@ -217,14 +218,14 @@ async def test_a_job_that_gives_up_raises_job_failed_and_can_be_retried(app: Job
     async with app, app.worker():
         job = await fragile.submit()
         with pytest.raises(JobFailed, match="no such account") as failed:
-            await job.result(timeout=10)
+            await job.result(timeout=patience.longest(10))
         assert failed.value.reason == Reason.NOT_RETRYABLE
         assert failed.value.job_id == job.id
         (dead,) = (await app.operator.dead_letters()).jobs
         assert dead.id == job.id
         broken = False
         assert (await job.retry()).retry_count == 0
-        assert await job.result(timeout=10) == "mended"
+        assert await job.result(timeout=patience.longest(10)) == "mended"
 
 
 async def test_a_retry_is_counted_and_its_events_are_told(app: JobQueue) -> None:
@@ -257,12 +258,9 @@ async def test_result_does_not_wait_longer_than_told(app: JobQueue) -> None:
 
 @pytest.mark.req("jq:FR-012")
 async def test_cancel(app: JobQueue) -> None:
-    began = asyncio.Event()
-
     @app.task
     async def long() -> None:
-        began.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async with app:
         waiting = await long.submit()
@@ -273,10 +271,12 @@ async def test_cancel(app: JobQueue) -> None:
         assert failed.value.reason == Reason.CANCELLED
         async with app.worker():
             running = await long.submit()
-            await asyncio.wait_for(began.wait(), 10)
+            async with patience.timeout(10):
+                while (await running.status()).state is not State.RUNNING:
+                    await asyncio.sleep(0.01)
             assert (await running.cancel()).requested
             with pytest.raises(JobFailed, match="CANCELLED"):
-                await running.result(timeout=10)
+                await running.result(timeout=patience.longest(10))
 
 
 async def test_a_job_is_found_again_by_its_id(app: JobQueue) -> None:
@@ -286,8 +286,10 @@ async def test_a_job_is_found_again_by_its_id(app: JobQueue) -> None:
 
     async with app, app.worker():
         job_id = (await pack.submit(Order(1, []))).id
-        assert await app.job(job_id).result(timeout=10) == Order(1, [])
-        assert await app.job(job_id.upper(), pack).result(timeout=10) == Order(1, [])
+        assert await app.job(job_id).result(timeout=patience.longest(10)) == Order(1, [])
+        assert await app.job(job_id.upper(), pack).result(timeout=patience.longest(10)) == Order(
+            1, []
+        )
         assert (await app.job(job_id).history())[0].reason is Reason.SUBMITTED
     with pytest.raises(InvalidArgument, match="is not a UUID"):
         app.job("42")
@@ -300,11 +302,11 @@ async def test_untyped_submit_of_a_task_that_lives_elsewhere(app: JobQueue) -> N
 
     async with app, app.worker(["default", "mail"]):
         job = await app.submit("echo", {"any": ["json", 1, None]})
-        assert await job.result(timeout=10) == {"any": ["json", 1, None]}
+        assert await job.result(timeout=patience.longest(10)) == {"any": ["json", 1, None]}
         raw = await app.submit("echo", b"\xff\x00")
-        assert await raw.result(timeout=10) == b"\xff\x00"
+        assert await raw.result(timeout=patience.longest(10)) == b"\xff\x00"
         known = await app.submit("add", {"a": 1, "b": 2})
-        assert await known.result(timeout=10) == 3
+        assert await known.result(timeout=patience.longest(10)) == 3
         assert (await known.status()).queue == "mail"
         with pytest.raises(InvalidArgument, match="payload: cannot be written as JSON"):
             await app.submit("echo", object())
@@ -319,7 +321,9 @@ async def test_many_calls_are_submitted_in_order_and_in_batches(app: JobQueue) -
     async with app, app.worker(concurrency=50):
         jobs = await add.submit_many((n, 1) for n in range(count))
         assert len({job.id for job in jobs}) == count
-        assert [await job.result(timeout=20) for job in jobs] == list(range(1, count + 1))
+        assert [await job.result(timeout=patience.longest(20)) for job in jobs] == list(
+            range(1, count + 1)
+        )
         assert await add.submit_many([]) == []
 
 
@@ -424,5 +428,5 @@ async def test_the_operators_calls(app: JobQueue) -> None:
             assert seen.info.id == worker.settings.id
             await operator.drain_worker(seen.info.id)
             await operator.shutdown_worker(seen.info.id)
-            await asyncio.wait_for(worker.finished, 10)
+            await patience.wait_for(worker.finished, 10)
         assert (await operator.health()).ok

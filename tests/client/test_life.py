@@ -16,6 +16,7 @@ import pytest
 from jobqueue import InvalidArgument, JobQueue, JobQueueError
 from jobqueue.client.home import Home
 from jobqueue.core.errors import Conflict, OutcomeUnknown, Unavailable
+from tests import patience
 
 
 def engine_threads() -> list[str]:
@@ -71,7 +72,7 @@ def test_an_app_that_nobody_closes_is_closed_with_its_loop(url: str) -> None:
 
     async def once() -> int:
         async with app.worker():
-            return await (await add.submit(1, 2)).result(timeout=10)
+            return await (await add.submit(1, 2)).result(timeout=patience.longest(10))
 
     for _ in range(2):  # and it opens again on the next loop
         assert asyncio.run(once()) == 3
@@ -138,7 +139,7 @@ async def test_other_loops_and_threads_reach_the_backend_where_it_lives(app: Job
     async def elsewhere() -> tuple[int, int]:
         job = await add.submit(1, 2)
         events = [event async for event in job.events()]
-        return await job.result(timeout=10), len(events)
+        return await job.result(timeout=patience.longest(10)), len(events)
 
     async with app, app.worker():
         assert await asyncio.to_thread(asyncio.run, elsewhere()) == (3, 4)
@@ -215,7 +216,7 @@ def test_a_forked_child_opens_its_own(tmp_path: Path) -> None:
         [sys.executable, script, tmp_path],
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=patience.longest(40),
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert ran.stderr == ""

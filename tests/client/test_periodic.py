@@ -17,6 +17,7 @@ from jobqueue.core.clock import ManualClock
 from jobqueue.core.job import Job, JobQuery
 from jobqueue.core.store import Rules
 from jobqueue.topology import options
+from tests import patience
 
 EVERY_MINUTE = "* * * * *"
 
@@ -37,7 +38,7 @@ async def test_a_task_with_cron_runs_by_itself(app: JobQueue) -> None:
         ran.put_nowait(f"{ctx.labels['cron']} {days} {ctx.queue}")
 
     async with app, app.worker():
-        assert await asyncio.wait_for(ran.get(), 10) == "clean_up 30 night"
+        assert await patience.wait_for(ran.get(), 10) == "clean_up 30 night"
 
 
 async def test_a_schedule_has_arguments_and_options(app: JobQueue) -> None:
@@ -59,7 +60,7 @@ async def test_a_schedule_has_arguments_and_options(app: JobQueue) -> None:
     assert app.worker_queues() == ("default", "reports")
     clock = ManualClock(1_800_000_000.0)  # 08:00 UTC
     async with app, WorkerBlock(app.home, app.registry, app.worker_queues(), 2, clock=clock):
-        assert {await asyncio.wait_for(ran.get(), 10) for _ in range(2)} == {"old", "new"}
+        assert {await patience.wait_for(ran.get(), 10) for _ in range(2)} == {"old", "new"}
         new = next(job for job in await jobs_of(app) if job.queue == "reports")
     assert (new.type, new.priority, new.max_retries) == ("report", 9, 7)
     assert new.labels == {"team": "a", "cron": "report"}
@@ -89,7 +90,7 @@ async def test_two_apps_on_one_file_make_one_job_of_a_tick(tmp_path: Path) -> No
             for app in (first, second, first)
         ]
         async with blocks[0], blocks[1]:
-            await asyncio.wait_for(done.wait(), 10)
+            await patience.wait_for(done.wait(), 10)
         async with blocks[2]:  # one of them is started again
             pass
         (job,) = await jobs_of(first)

@@ -15,6 +15,7 @@ import pytest
 
 from jobqueue import Abort, DeadlineExceeded, JobFailed, JobQueue, State
 from jobqueue.core.errors import Conflict
+from tests import patience
 
 
 def bridge_threads() -> int:
@@ -42,7 +43,7 @@ def test_submit_and_wait_without_a_loop(url: str) -> None:
         block = app.worker()
         q.run(block.__aenter__())
         job = q.submit(add, 1, 2)
-        assert job.result(timeout=10) == 3
+        assert job.result(timeout=patience.longest(10)) == 3
         assert job.status().state is State.DONE
         assert [event.to_state for event in job.events()][-1] is State.DONE
         assert q.job(job.id).result() == 3
@@ -51,7 +52,7 @@ def test_submit_and_wait_without_a_loop(url: str) -> None:
         ]
         failing = q.submit(broken)
         with pytest.raises(JobFailed, match="broken"):
-            failing.result(timeout=10)
+            failing.result(timeout=patience.longest(10))
         assert failing.retry().state is not State.DONE
         q.run(block.__aexit__(None, None, None))
         assert bridge_threads() == 1
@@ -84,14 +85,14 @@ def test_blocks_in_several_threads_close_it_with_the_last(tmp_path: Path) -> Non
     def first() -> None:
         with app.sync() as q:
             q.submit(add, 1, 1)
-            both_in.wait(10)
+            both_in.wait(patience.longest(10))
         first_out.set()
 
     thread = threading.Thread(target=first)
     thread.start()
     with app.sync() as q:
-        both_in.wait(10)
-        assert first_out.wait(10)
+        both_in.wait(patience.longest(10))
+        assert first_out.wait(patience.longest(10))
         assert bridge_threads() == 1
         q.submit(add, 2, 2)
         assert len(q.run(app.operator.list_jobs()).jobs) == 2
@@ -113,7 +114,7 @@ async def test_a_thread_beside_a_loop_uses_the_apps_own_loop(app: JobQueue) -> N
         return a + b
 
     def view() -> int:
-        return app.sync().submit(add, 1, 2).result(timeout=10)
+        return app.sync().submit(add, 1, 2).result(timeout=patience.longest(10))
 
     async with app, app.worker():
         assert await asyncio.to_thread(view) == 3
@@ -129,10 +130,10 @@ async def test_a_sync_handler_may_submit_more(app: JobQueue) -> None:
 
     @app.task
     def root(n: int) -> int:
-        return q.submit(leaf, n).result(timeout=10) + 1
+        return q.submit(leaf, n).result(timeout=patience.longest(10)) + 1
 
     async with app, app.worker():
-        assert await (await root.submit(4)).result(timeout=10) == 41
+        assert await (await root.submit(4)).result(timeout=patience.longest(10)) == 41
 
 
 @pytest.mark.parametrize("close", [True, False])
@@ -157,7 +158,7 @@ def test_a_script_ends_cleanly(tmp_path: Path, close: bool) -> None:
         [sys.executable, "-W", "error", script],
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=patience.longest(40),
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "PENDING\n", "")

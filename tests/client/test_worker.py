@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue import InvalidArgument, JobQueue, State
+from tests import patience
 
 
 async def test_work_runs_until_cancelled_and_drains(app: JobQueue) -> None:
@@ -27,7 +28,7 @@ async def test_work_runs_until_cancelled_and_drains(app: JobQueue) -> None:
     async with app:
         worker = asyncio.create_task(app.work())
         job = await slow.submit()
-        await asyncio.wait_for(began.wait(), 10)
+        await patience.wait_for(began.wait(), 10)
         worker.cancel()
         await asyncio.sleep(0)
         assert not worker.done()  # it finishes what it runs
@@ -52,7 +53,7 @@ async def test_a_worker_serves_the_queues_its_tasks_declare(app: JobQueue) -> No
     async with app, app.worker(["mail"], concurrency=1) as worker:
         assert worker.settings.concurrency == 1
         left = await noop.submit()
-        assert await (await send.submit()).result(timeout=10) == "sent"
+        assert await (await send.submit()).result(timeout=patience.longest(10)) == "sent"
         assert (await left.status()).state is State.PENDING
 
 
@@ -65,7 +66,7 @@ async def test_an_idle_worker_of_another_queue_slows_nobody(app: JobQueue) -> No
 
     async with app, app.worker(["mail"]), app.worker(["default"], concurrency=2):
         jobs = await noop.submit_many([()] * 100)
-        async with asyncio.timeout(5):  # far more than it takes, far less than by polling
+        async with patience.timeout(5):  # far more than it takes, far less than by polling
             for job in jobs:
                 await job.result()
 
@@ -76,7 +77,7 @@ async def test_an_operator_ends_it(app: JobQueue) -> None:
         while not (workers := await app.operator.list_workers()):
             await asyncio.sleep(0.01)
         await app.operator.shutdown_worker(workers[0].info.id)
-        await asyncio.wait_for(worker, 10)
+        await patience.wait_for(worker, 10)
 
 
 @pytest.mark.req("jq:NFR-015")
@@ -117,7 +118,7 @@ def test_run_worker_drains_on_a_signal(tmp_path: Path, number: signal.Signals) -
         assert process.stdout.readline() == "began\n"
         process.send_signal(number)
         assert process.stdout.read() == "drained\n"
-        assert process.wait(20) == 0
+        assert process.wait(patience.longest(20)) == 0
     finally:
         process.kill()
         process.wait()
@@ -126,6 +127,6 @@ def test_run_worker_drains_on_a_signal(tmp_path: Path, number: signal.Signals) -
 
     async def look() -> str:
         async with JobQueue(f"sqlite:///{tmp_path}/jobs.db") as app:
-            return str(await app.job(job_id).result(timeout=5))
+            return str(await app.job(job_id).result(timeout=patience.longest(5)))
 
     assert asyncio.run(look()) == "finished"

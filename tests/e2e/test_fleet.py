@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import patience
 from tests.cli.layouts import Running
 from tests.cli.ups import wait
 from tests.e2e.conftest import ON_TWO_HASTY_SERVERS, Ctl, Query, Workshop
@@ -101,10 +101,10 @@ def test_drain_and_shutdown_at_the_server_that_the_worker_is_not_connected_to(
         worker.line("draining")
         assert shown(operator, "leaver")["status"] == "DRAINING"
         waiting = operator.ok("job", "submit", queue, "{}", "--type", "work")
-        began = time.monotonic()
+        limit = patience.Limit(60)
         operator.ok("worker", "shutdown", "leaver")
         assert worker.wait(60) == 0
-        assert time.monotonic() - began < 60
+        assert not limit.over
     jobs = operator.json("job", "list", "--queue", queue)["jobs"]
     assert {job["job_id"]: job["status"] for job in jobs} == {running: "DONE", waiting: "PENDING"}
     assert workshop.attempts() == [(running, 1)]

@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc
+from tests import patience
 from tests.cli.layouts import Running
 from tests.e2e.conftest import ON_TWO_SERVERS, Ctl, Query
 
@@ -49,7 +50,9 @@ def test_what_is_refused(layout: Running, ctl: Ctl, queue: str, query: Query) ->
             request = client_pb2.SubmitRequest()
             request.spec.queue, request.spec.payload = "nowhere", b"1"
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await client_pb2_grpc.ClientServiceStub(channel).Submit(request, timeout=10)
+                await client_pb2_grpc.ClientServiceStub(channel).Submit(
+                    request, timeout=patience.longest(10)
+                )
             return refused.value.code()
 
     for target in layout.targets:

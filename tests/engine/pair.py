@@ -11,6 +11,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Store
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
+from tests import patience
 from tests.engine.rig import PATIENCE, Worker
 
 
@@ -53,7 +54,7 @@ class Replica:
         return job_id
 
     async def reaches(self, job_id: str, state: State) -> Job:
-        async with asyncio.timeout(PATIENCE):
+        async with patience.timeout(PATIENCE):
             while (job := await self.engine.get(job_id)).state is not state:
                 await asyncio.sleep(0.005)
         return job
@@ -75,6 +76,6 @@ OpenPair = Callable[..., Awaitable[tuple[Replica, Replica]]]
 
 
 async def until_true(condition: Callable[[], Awaitable[bool]], within: float = PATIENCE) -> None:
-    async with asyncio.timeout(within):
+    async with patience.timeout(within):
         while not await condition():
             await asyncio.sleep(0.01)

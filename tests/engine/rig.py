@@ -15,13 +15,14 @@ from jobqueue.core.store import Rules, Store
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
+from tests import patience
 
 PATIENCE = 5.0
 
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that the loop will do by itself."""
-    async with asyncio.timeout(PATIENCE):
+    async with patience.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.002)
 
@@ -142,7 +143,7 @@ class Rig:
         return (await self.engine.get(job_id)).state
 
     async def reaches(self, job_id: str, state: State) -> Job:
-        async with asyncio.timeout(PATIENCE):
+        async with patience.timeout(PATIENCE):
             while (job := await self.engine.get(job_id)).state is not state:
                 await asyncio.sleep(0.002)
         return job

@@ -9,6 +9,7 @@ import pytest
 from jobqueue.core.errors import Conflict, InvalidArgument, NotFound
 from jobqueue.core.job import JobSpec, QueueSpec, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Move, Reason, State
+from tests import patience
 from tests.engine.rig import Rig, until
 
 P, A, R, D, F, X = State
@@ -326,7 +327,7 @@ async def test_what_was_claimed_for_a_worker_that_left_meanwhile_is_handed_back(
     job_id = await rig.submit()
     rig.memory.claim = slow_claim  # type: ignore[method-assign]
     old = await rig.worker(slots=1)
-    await asyncio.wait_for(claiming.wait(), 5)
+    await patience.wait_for(claiming.wait(), 5)
     assert await rig.state(job_id) is A
     rig.memory.claim = real  # type: ignore[method-assign]
     again = await rig.worker("w", incarnation=1)

@@ -11,6 +11,7 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Rules
+from tests import patience
 from tests.engine.rig import Rig, until
 
 P, A, R, D, F, X = State
@@ -89,7 +90,7 @@ async def test_old_done_jobs_are_pruned_where_that_is_asked_for(open_rig):
     assert (await rig.engine.queue_stats("default")).depth[D] == 1
     rig.engine._sweeper._prune_at = 0.0
     rig.clock.advance(101.0)
-    async with asyncio.timeout(5):
+    async with patience.timeout(5):
         while (await rig.engine.queue_stats("default")).depth[D]:
             await asyncio.sleep(0.01)
 
@@ -106,11 +107,11 @@ async def test_a_sleeping_sweeper_is_woken_for_what_comes_sooner(open_rig):
     """The interval is long; the job's own time decides."""
     rig: Rig = await open_rig(interval=30.0)
     job_id = await rig.submit(ttl=0.2)
-    began = time.monotonic()
+    limit = patience.Limit(5)
     rig.clock.advance(0.2)
     job = await rig.reaches(job_id, X)
     assert job.reason is Reason.TTL_EXPIRED
-    assert time.monotonic() - began < 5
+    assert not limit.over
 
 
 # -- lost workers --------------------------------------------------------------------------
@@ -143,7 +144,7 @@ async def test_an_offline_worker_gets_nothing_more_until_it_registers_again(open
     rig: Rig = await open_rig(heartbeat_timeout=0.2)
     worker = await rig.worker(slots=1)
     rig.clock.advance(0.3)
-    async with asyncio.timeout(5):
+    async with patience.timeout(5):
         while (await rig.engine.list_workers())[0].status is not WorkerStatus.OFFLINE:
             await asyncio.sleep(0.01)
     job_id = await rig.submit()
@@ -155,7 +156,7 @@ async def test_an_offline_worker_gets_nothing_more_until_it_registers_again(open
 
 
 async def test_nobody_is_judged_before_a_full_timeout_has_passed_since_the_start(open_rig):
-    rig: Rig = await open_rig(heartbeat_timeout=0.6)
+    rig: Rig = await open_rig(heartbeat_timeout=3.0)
     _, running = await rig.running()
     rig.clock.advance(1_000.0)  # silent for ages by the store's clock, but not under our eyes
     await asyncio.sleep(0.3)
@@ -164,21 +165,21 @@ async def test_nobody_is_judged_before_a_full_timeout_has_passed_since_the_start
 
 
 async def test_after_its_own_stall_the_reaper_waits_a_full_timeout(open_rig):
-    rig: Rig = await open_rig(heartbeat_timeout=0.4)
-    await asyncio.sleep(0.5)  # it judges by now
+    rig: Rig = await open_rig(heartbeat_timeout=2.0)
+    await asyncio.sleep(2.1)  # it judges by now
     worker, running = await rig.running()
-    time.sleep(1.5)  # the whole process stood still: heartbeats may have, too
+    time.sleep(3.1)  # the whole process stood still: heartbeats may have, too
     rig.clock.advance(100.0)
     await asyncio.sleep(0.2)
     assert await rig.state(running.id) is R
     worker.link.pulse([running.lease])
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(2.1)
     assert await rig.state(running.id) is R
 
 
 async def test_after_a_store_outage_the_reaper_waits_a_full_timeout(open_rig):
-    rig: Rig = await open_rig(heartbeat_timeout=0.4)
-    await asyncio.sleep(0.5)
+    rig: Rig = await open_rig(heartbeat_timeout=2.0)
+    await asyncio.sleep(2.1)
     worker, running = await rig.running()
     rig.store.fail["due"] = [Unavailable("down")] * 5
     rig.clock.advance(100.0)
@@ -186,7 +187,7 @@ async def test_after_a_store_outage_the_reaper_waits_a_full_timeout(open_rig):
     await asyncio.sleep(0.2)
     assert await rig.state(running.id) is R
     worker.link.pulse([running.lease])
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(2.1)
     assert await rig.state(running.id) is R
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from jobqueue.core.job import Event, Transition
 from jobqueue.core.lifecycle import Reason, State
+from tests import patience
 from tests.engine.rig import Rig
 
 P, A, R, D, F, X = State
@@ -16,7 +17,7 @@ P, A, R, D, F, X = State
 
 async def test_wait_returns_as_soon_as_the_job_is_done(rig: Rig):
     worker, assignment = await rig.running()
-    waiting = asyncio.create_task(rig.engine.wait(assignment.id, 5))
+    waiting = asyncio.create_task(rig.engine.wait(assignment.id, patience.longest(5)))
     await asyncio.sleep(0.02)
     assert not waiting.done()
     began = time.monotonic()
@@ -42,7 +43,7 @@ async def test_wait_for_a_finished_job_returns_at_once(rig: Rig):
 
 async def test_wait_goes_on_through_a_failed_attempt(rig: Rig):
     worker, assignment = await rig.running()
-    waiting = asyncio.create_task(rig.engine.wait(assignment.id, 10))
+    waiting = asyncio.create_task(rig.engine.wait(assignment.id, patience.longest(10)))
     await worker.fail(assignment)
     await asyncio.sleep(0.02)
     assert not waiting.done(), "FAILED is not the end while a retry is due"
@@ -62,7 +63,7 @@ async def test_watch_tells_the_past_then_the_present_until_the_end(rig: Rig):
     await asyncio.sleep(0.02)
     assert [e.to_state for e in seen] == [P, A, R]
     await worker.succeed(assignment)
-    await asyncio.wait_for(watching, 5)
+    await patience.wait_for(watching, 5)
     assert [(e.version, e.to_state) for e in seen] == [(1, P), (2, A), (3, R), (4, D)]
     assert seen == await rig.engine.history(assignment.id)
 
@@ -78,7 +79,7 @@ async def test_watch_misses_nothing_however_fast_it_goes(rig: Rig):
             Transition.failed(assignment.seq, assignment.lease, "boom", retryable=False),
         ]
     )
-    assert await asyncio.wait_for(watching, 5) == [
+    assert await patience.wait_for(watching, 5) == [
         Reason.SUBMITTED,
         Reason.ASSIGNED,
         Reason.STARTED,

@@ -10,6 +10,7 @@ import pytest
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec, NewJob, Queue, QueueSpec, Transition
 from jobqueue.core.lifecycle import State
+from tests import patience
 from tests.engine.rig import Rig, Worker, until
 
 NO_SAFETY_NET = 3_600.0
@@ -61,7 +62,7 @@ async def test_no_wake_up_is_lost(open_rig, seed: int):
                 await worker.link.report(reports)
                 worker.link.grant(len(held))
 
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         await asyncio.gather(produce(), *(work(worker) for worker in workers))
     depths = [s.depth for s in await rig.engine.list_queues()]
     assert sum(depth[State.DONE] for depth in depths) == total

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 
 from jobqueue.core.stream import JobEvent, StreamItem
 from jobqueue.events.codec import decode
 from jobqueue.events.publisher import Message, PublishFailed, Refused
+from tests import patience
 
 PATIENCE = 20.0
 
@@ -93,7 +93,7 @@ class FakePublisher:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for it, but not for ever."""
-    deadline = time.monotonic() + PATIENCE
+    limit = patience.Limit(PATIENCE)
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert not limit.over, "it did not happen in time"
         await asyncio.sleep(0.01)

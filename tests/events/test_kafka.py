@@ -25,6 +25,7 @@ from jobqueue.events.tail import Tail
 from jobqueue.events.topics import MESSAGE_MARGIN
 from jobqueue.topology.embedded import Embedded
 from jobqueue.worker.settings import MAX_RESULT_BYTES
+from tests import patience
 from tests.services.topics import Topics as OwnTopics
 
 pytestmark = [pytest.mark.integration]
@@ -77,7 +78,7 @@ async def start(kafka: OwnTopics, tmp_path: Path) -> AsyncIterator[Start]:
 
 
 async def caught_up(server: Embedded) -> None:
-    async with asyncio.timeout(40.0):
+    async with patience.timeout(40.0):
         while True:
             health = await server.backend.health()
             (kafka,) = [part for part in health.components if part.name == "kafka"]
@@ -98,7 +99,10 @@ async def test_what_a_server_does_can_be_rebuilt_from_kafka(kafka: OwnTopics, st
     jobs = [result.unwrap() for result in await backend.submit(specs)]
     jobs += [(await backend.submit([JobSpec(payload=b"m", queue="mail")]))[0].unwrap()]
     for job_id in jobs[:-1]:
-        assert (await backend.wait(job_id, 30.0)).state in (State.DONE, State.DEAD_LETTERED)
+        assert (await backend.wait(job_id, patience.longest(30.0))).state in (
+            State.DONE,
+            State.DEAD_LETTERED,
+        )
     await backend.pause_queue("mail")
     await caught_up(server)
     items = await asyncio.to_thread(read, kafka, "jobs")
@@ -151,7 +155,7 @@ async def test_the_largest_result_passes_where_payloads_are_small(kafka: OwnTopi
     asked = MAX_RESULT_BYTES - 100  # beside the output there is some JSON
     payload = b'{"payload_size_bytes": %d}' % asked
     job_id = (await server.backend.submit([JobSpec(payload=payload, type="simulate")]))[0].unwrap()
-    job = await server.backend.wait(job_id, 30.0)
+    job = await server.backend.wait(job_id, patience.longest(30.0))
     assert job.state is State.DONE
     await caught_up(server)
     last = (await asyncio.to_thread(read, kafka, "jobs"))[-1]
@@ -172,8 +176,8 @@ async def test_a_record_that_kafka_refuses_is_told_everywhere_and_the_rest_goes_
     specs = [JobSpec(payload=body, type="echo") for body in (b"before", noise, b"after")]
     jobs = [result.unwrap() for result in await server.backend.submit(specs)]
     for job_id in jobs:
-        assert (await server.backend.wait(job_id, 30.0)).state is State.DONE
-    async with asyncio.timeout(40.0):
+        assert (await server.backend.wait(job_id, patience.longest(30.0))).state is State.DONE
+    async with patience.timeout(40.0):
         while "up to date" not in await _kafka_health(server):
             await asyncio.sleep(0.05)
     # Its creation and its result are too large; what is between them is not.
@@ -208,7 +212,7 @@ async def test_a_message_that_is_too_large_is_refused_and_the_rest_is_not(kafka:
             Message(jobs, b"k", b"x" * (2 * LIMIT), "too large for the client"),
             Message(jobs, b"k", b"x", "2"),
         ]
-        async with asyncio.timeout(30.0):
+        async with patience.timeout(30.0):
             refused = await publisher.send(messages)
             assert [(one.topic, one.event_id) for one in refused] == [
                 (jobs, "too large for the client")
@@ -232,7 +236,7 @@ async def test_records_that_were_refused_with_a_large_one_are_sent_again(
     messages = [Message(small, b"k", body, body[:3].hex()) for body in (b"one", noise, b"two")]
     publisher = KafkaPublisher(told(kafka, "small"))
     try:
-        async with asyncio.timeout(60.0):
+        async with patience.timeout(60.0):
             await publisher.open()
             with pytest.raises(PublishFailed, match="too large"):
                 await publisher.send(messages)
@@ -270,7 +274,7 @@ async def test_when_the_leader_goes_another_server_publishes(
         results = await server.backend.submit([JobSpec(payload=b"1", type="echo")] * 100)
         jobs.extend(result.unwrap() for result in results)
         for job_id in jobs[-100:]:
-            assert (await server.backend.wait(job_id, 30.0)).state is State.DONE
+            assert (await server.backend.wait(job_id, patience.longest(30.0))).state is State.DONE
 
     await run(one)
     await caught_up(two)

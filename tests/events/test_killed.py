@@ -18,6 +18,7 @@ from jobqueue.core.job import Queue, Transition
 from jobqueue.core.store import Claim, Store
 from jobqueue.core.stream import JobEvent
 from jobqueue.topology.connect import create_store
+from tests import patience
 from tests.events.test_kafka import read
 from tests.services.topics import Topics as OwnTopics
 from tests.stores.driver import accept
@@ -34,7 +35,7 @@ async def child(*args: str) -> int:
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
     )
     try:
-        async with asyncio.timeout(60.0):
+        async with patience.timeout(60.0):
             return await process.wait()
     finally:
         if process.returncode is None:

@@ -27,6 +27,7 @@ from jobqueue.events import relay as relay_module
 from jobqueue.events.dispatch.topics import DispatchTopics
 from jobqueue.events.relay import Relay
 from jobqueue.events.topics import Topics
+from tests import patience
 from tests.events.conftest import Relays
 from tests.events.fake import FakePublisher, until
 from tests.stores.driver import NO_BACKOFF, Driver
@@ -139,7 +140,7 @@ async def test_a_relay_that_dies_repeats_and_does_not_lose(
     before = await busy(driver)
     with armed(place, hang):
         first = relays.start(driver.store, term, publisher)
-        await asyncio.wait_for(reached.wait(), 20.0)
+        await patience.wait_for(reached.wait(), 20.0)
         await kill(first)
     sent = len(publisher.log)
     assert bool(sent) == (place != "relay.read")

@@ -18,6 +18,7 @@ from bench.processes import Server
 from bench.streaming import scenarios
 from bench.streaming.stage import Stage
 from jobqueue.core.lifecycle import State
+from tests import patience
 from tests.services.plugin import OwnKafka
 from tests.services.topics import Topics as OwnTopics
 
@@ -73,7 +74,7 @@ async def test_kafka_is_away_for_a_while(own_kafka: OwnKafka, postgres_dsn: str,
 
 async def stands_still(server: Server) -> str:
     """What jq-ctl status says once it does."""
-    async with asyncio.timeout(60.0):
+    async with patience.timeout(60.0):
         while True:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "jobqueue.cli.ctl", "--server", server.target, "status"),

@@ -9,6 +9,7 @@ from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import JobSpec, SubmitStatus
 from jobqueue.core.lifecycle import State
+from tests import patience
 from tests.faults.processes import Site
 from tests.plain_http import plain_http
 
@@ -84,14 +85,13 @@ class Load:
 
 async def settled(site: Site, seconds: float) -> None:
     """Wait until the server says that nothing is left to do."""
-    async with plain_http(site.url, timeout=5) as client:
-        async with asyncio.timeout(seconds):
-            while True:
-                answer = (await client.get("/queues/default")).json()
-                depth = answer["depth"]
-                if not sum(depth.get(s.name, 0) for s in State if s not in (4, 6)):
-                    return
-                await asyncio.sleep(0.1)
+    async with plain_http(site.url, timeout=5) as client, patience.timeout(seconds):
+        while True:
+            answer = (await client.get("/queues/default")).json()
+            depth = answer["depth"]
+            if not sum(depth.get(s.name, 0) for s in State if s not in (4, 6)):
+                return
+            await asyncio.sleep(0.1)
 
 
 async def flows(site: Site, count: int = 50, seconds: float = 120) -> set[str]:
@@ -100,7 +100,7 @@ async def flows(site: Site, count: int = 50, seconds: float = 120) -> set[str]:
     backend = GrpcBackend(site.target, timeout=5)
     accepted: list[str] = []
     try:
-        async with asyncio.timeout(seconds):
+        async with patience.timeout(seconds):
             while len(accepted) < count:
                 try:
                     results = await backend.submit([spec] * (count - len(accepted)))

@@ -6,23 +6,17 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
 
+from tests import patience, ports
 from tests.history.checker import Run
 from tests.plain_http import plain_http
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Site:
@@ -40,7 +34,7 @@ class Site:
         self.folder = folder
         self.db_url = db_url or f"sqlite:///{folder / 'jobs.db'}"
         self.ledger = folder / "ledger"
-        self.ports = [(free_port(), free_port()) for _ in range(servers)]  # of HTTP and gRPC
+        self.ports = [(ports.take(), ports.take()) for _ in range(servers)]  # of HTTP and gRPC
         self.urls = [f"http://127.0.0.1:{http}" for http, _ in self.ports]
         self.url = self.urls[0]
         self.targets = [f"127.0.0.1:{grpc}" for _, grpc in self.ports]
@@ -78,10 +72,11 @@ class Site:
     async def server(self, number: int = 0, **settings: str) -> asyncio.subprocess.Process:
         """Start a jq-server and wait until it says that it is ready."""
         http, grpc = self.ports[number]
-        ports = {"JQ_HTTP_PORT": str(http), "JQ_GRPC_PORT": str(grpc)}
-        process = await self.start("jobqueue.cli.server", settings=ports | settings)
+        told = {"JQ_HTTP_PORT": str(http), "JQ_GRPC_PORT": str(grpc)}
+        process = await self.start("jobqueue.cli.server", settings=told | settings)
         async with plain_http(self.urls[number], timeout=5) as client:
-            for _ in range(400):
+            limit = patience.Limit(60)
+            while not limit.over:
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get("/readyz")).status_code == 200:
                         return process

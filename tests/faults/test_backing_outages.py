@@ -20,6 +20,7 @@ from jobqueue.core.job import JobSpec
 from jobqueue.core.lifecycle import State
 from jobqueue.stores.redis.locks import PREFIX
 from jobqueue.topology.backing import PrivatePostgres, PrivateRedis
+from tests import patience
 from tests.faults.conftest import SiteOf, evidence_of
 from tests.faults.load import Load, flows, settled
 from tests.faults.processes import Site
@@ -122,7 +123,7 @@ async def redis_is_seen(site: Site, *, well: bool) -> None:
     for target in site.targets:
         backend = GrpcBackend(target, timeout=5)
         try:
-            async with asyncio.timeout(60):
+            async with patience.timeout(60):
                 while True:
                     health = await backend.health()
                     [part] = [part for part in health.components if part.name == "redis"]
@@ -137,7 +138,7 @@ async def redis_is_seen(site: Site, *, well: bool) -> None:
 async def locks_are_seen(url: str) -> None:
     """Wait until there is a lock in that Redis."""
     with redis.Redis.from_url(url) as client:
-        async with asyncio.timeout(60):
+        async with patience.timeout(60):
             while not any(client.scan_iter(PREFIX + "*")):
                 await asyncio.sleep(0.02)
 

@@ -16,6 +16,7 @@ from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import JobSpec, SubmitStatus
 from jobqueue.core.lifecycle import Reason, State
+from tests import patience
 from tests.faults.conftest import SiteOf, evidence_of
 from tests.faults.load import settled
 from tests.faults.processes import Site
@@ -67,7 +68,7 @@ async def submit(backend: GrpcBackend, numbers: range) -> set[str]:
 
 async def busy(fleet: Fleet, backend: GrpcBackend) -> int:
     """The place of a worker that has something to lose."""
-    async with asyncio.timeout(30):
+    async with patience.timeout(30):
         while True:
             with contextlib.suppress(JobQueueError):
                 for worker in await backend.list_workers():

@@ -12,6 +12,7 @@ import pytest
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.job import JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import State
+from tests import patience
 from tests.faults.conftest import evidence_of
 from tests.faults.load import Load, settled
 from tests.faults.processes import Site
@@ -58,7 +59,7 @@ async def test_nothing_is_lost_when_servers_are_killed_in_turn(any_site_of):
     await settled(site, 60)
     for process in (*workers, *servers):
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
+        async with patience.timeout(30):
             assert await process.wait() == 0, site.log_tail()
 
     assert len(load.accepted) > 100
@@ -82,12 +83,12 @@ async def test_nothing_is_lost_when_servers_are_killed_in_turn(any_site_of):
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.req("jq:NFR-007", "jq:NFR-008")
-@pytest.mark.parametrize("away", [0.5, 4.0], ids=["shorter", "longer"])
+@pytest.mark.parametrize("away", [0.5, 7.0], ids=["shorter", "longer"])
 async def test_a_running_job_when_both_servers_are_away_for_less_or_more_than_the_timeout(
     any_site_of, away: float
 ):
     """Its worker keeps it and reports when a server is back: nobody was judged meanwhile."""
-    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "2"}
+    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "5"}
     site: Site = any_site_of(servers=2, **settings)
     servers = [await site.server(number, **NO_POOL) for number in range(2)]
     await site.worker("w")
@@ -95,7 +96,7 @@ async def test_a_running_job_when_both_servers_are_away_for_less_or_more_than_th
     try:
         spec = JobSpec(payload=b'{"number": 1}', type="first-attempt-hangs")
         job_id = (await backend.submit([spec]))[0].unwrap()
-        async with asyncio.timeout(20):
+        async with patience.timeout(20):
             while (await backend.get(job_id)).state is not State.RUNNING:
                 await asyncio.sleep(0.02)
         for server in servers:
@@ -103,8 +104,8 @@ async def test_a_running_job_when_both_servers_are_away_for_less_or_more_than_th
         await asyncio.sleep(away)
         for number in range(2):
             await site.server(number, **NO_POOL)
-        async with asyncio.timeout(30):
-            job = await backend.wait(job_id, 30)
+        async with patience.timeout(30):
+            job = await backend.wait(job_id, patience.longest(30))
         assert (job.state, job.attempt, job.worker_id) == (State.DONE, 1, "w")
         assert [w.status for w in await backend.list_workers()] == [WorkerStatus.ONLINE]
     finally:
@@ -133,6 +134,9 @@ async def test_a_server_that_stands_still_for_longer_than_any_timeout_does_no_ha
         await asyncio.sleep(8)
         servers[0].send_signal(signal.SIGCONT)
         await asyncio.sleep(2)
+        async with patience.timeout(60):
+            while len(load.accepted) <= 100:
+                await asyncio.sleep(0.1)
     finally:
         await load.stop()
     await settled(site, 60)
@@ -162,7 +166,7 @@ async def test_shutdown_of_a_worker_through_the_server_that_it_is_not_connected_
         for target in site.targets:
             operator = GrpcBackend(target, timeout=10)
             try:
-                async with asyncio.timeout(20):
+                async with patience.timeout(20):
                     while worker_id not in {w.info.id for w in await operator.list_workers()}:
                         await asyncio.sleep(0.05)
                 if target == site.targets[0]:
@@ -171,5 +175,5 @@ async def test_shutdown_of_a_worker_through_the_server_that_it_is_not_connected_
                     await operator.shutdown_worker(worker_id)
             finally:
                 await operator.stop()
-        async with asyncio.timeout(10):
+        async with patience.timeout(10):
             assert await worker.wait() == 0, site.log_tail()

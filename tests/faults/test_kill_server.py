@@ -16,6 +16,7 @@ from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import JobSpec, SubmitStatus
 from jobqueue.core.lifecycle import State
+from tests import patience
 from tests.faults.conftest import evidence_of
 from tests.faults.load import settled
 from tests.faults.processes import Site
@@ -142,7 +143,7 @@ async def test_nothing_accepted_is_lost_however_often_the_server_is_killed(site_
     await settled(site, 40)
     server.send_signal(signal.SIGTERM)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(server.wait(), 20)
+        await patience.wait_for(server.wait(), 20)
     assert server.returncode == 0, site.log_tail()
 
     assert load.over_http > 20

@@ -25,6 +25,7 @@ from jobqueue.services.model import (
     Status,
 )
 from jobqueue.services.protocols import new_request_id
+from tests import patience
 from tests.taskqueue.fleet import WORKER_ID, Fleet, event
 from tests.taskqueue.startup.test_designs import client, result_of
 
@@ -111,7 +112,7 @@ class Load:
 
     async def until(self, times: int) -> None:
         """Until each call was made so often in this phase."""
-        async with asyncio.timeout(PATIENCE):
+        async with patience.timeout(PATIENCE):
             while any(self.ended[call].total() < times for call in CALLS):
                 await asyncio.sleep(0.02)
 
@@ -119,7 +120,7 @@ class Load:
 async def flows(queue: RemoteTaskQueue, count: int = 10) -> str:
     """New jobs are accepted and done, whatever happened before; returns one of them."""
     jobs: list[str] = []
-    async with asyncio.timeout(PATIENCE):
+    async with patience.timeout(PATIENCE):
         while len(jobs) < count:
             try:
                 jobs.append((await queue.submit(Spec("short", 5), "")).job_id)

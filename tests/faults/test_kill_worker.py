@@ -10,6 +10,7 @@ import pytest
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.job import Job, JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
+from tests import patience
 from tests.faults.conftest import evidence_of
 from tests.faults.processes import Site
 from tests.history.checker import Run, assert_kept
@@ -24,7 +25,7 @@ SETTINGS = {
 
 
 async def until_running(backend: GrpcBackend, job_id: str) -> Job:
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         while (job := await backend.get(job_id)).state is not State.RUNNING:
             await asyncio.sleep(0.02)
     return job
@@ -49,8 +50,8 @@ async def test_a_lost_workers_job_is_run_again_and_accepted_once(
         assert job.worker_id == "victim"
         victim.send_signal(fault)
         await site.worker("successor")
-        async with asyncio.timeout(30):
-            job = await backend.wait(job_id, 30)
+        async with patience.timeout(30):
+            job = await backend.wait(job_id, patience.longest(30))
         assert (job.state, job.attempt, job.worker_id) == (State.DONE, 2, "successor")
         assert job.result == b"2"
         statuses = {w.info.id: w.status for w in await backend.list_workers()}
@@ -59,7 +60,7 @@ async def test_a_lost_workers_job_is_run_again_and_accepted_once(
         assert Reason.WORKER_LOST in reasons
         if fault is signal.SIGSTOP:
             victim.send_signal(signal.SIGCONT)  # it wakes and wants to report its old attempt
-            async with asyncio.timeout(15):
+            async with patience.timeout(15):
                 while not any(
                     w.info.id == "victim" and w.status is WorkerStatus.ONLINE
                     for w in await backend.list_workers()

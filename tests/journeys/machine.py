@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from tests import patience
+
 PATIENCE = 60.0  # seconds for a command, or for a line of a program's output
 STOP_SECONDS = 60.0
 
@@ -47,7 +49,7 @@ class Machine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=patience.longest(timeout),
         )
 
     def succeed(self, *command: str, timeout: float = PATIENCE, **variables: str) -> str:
@@ -125,7 +127,7 @@ class Program:
             return next((line for line in self.lines if matches(line)), None)
 
         with self._changed:
-            self._changed.wait_for(lambda: found() is not None or self._ended, timeout)
+            patience.wait_on(self._changed, lambda: found() is not None or self._ended, timeout)
             line = found()
         assert line is not None, f"the program did not print {what}:\n{self.text}"
         return line
@@ -133,8 +135,8 @@ class Program:
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         """Ask the program to end; returns its exit status."""
         self.process.send_signal(with_signal)
-        status = self.process.wait(STOP_SECONDS)
-        self._reader.join(STOP_SECONDS)
+        status = self.process.wait(patience.longest(STOP_SECONDS))
+        self._reader.join(patience.longest(STOP_SECONDS))
         return status
 
     def end(self) -> None:

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.cli.test_server import free_port
+from tests import ports
 from tests.journeys.machine import Machine
 from tests.journeys.pages import blocks, shell, write_files
 from tests.services.run import Run
@@ -22,7 +22,7 @@ def test_the_commands_of_the_topologies_page_work(
     found = blocks("docs/topologies.md", "sh")
     assert len(found) == 2
     write_files(machine)
-    http, grpc = str(free_port()), str(free_port())
+    http, grpc = str(ports.take()), str(ports.take())
     text = found[number].replace("8080", http).replace("50051", grpc)
     # The second block names the server itself.
     prelude = (
@@ -45,7 +45,7 @@ def test_the_commands_of_the_security_page_work(
     found = blocks("docs/security.md", "sh")
     assert len(found) == 2
     write_files(machine)
-    text = found[number].replace("8080", str(free_port())).replace("50051", str(free_port()))
+    text = found[number].replace("8080", str(ports.take())).replace("50051", str(ports.take()))
     prelude = """
         export JQ_WORKER_METRICS_PORT=0
         trap 'kill $(jobs -p) 2> /dev/null || true' EXIT

@@ -11,6 +11,7 @@ from jobqueue.events.record import Record
 from jobqueue.events.relay import Relay
 from jobqueue.events.replay import Replay
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
+from tests import patience
 from tests.services.topics import Topics as OwnTopics
 
 PATIENCE = 60.0
@@ -34,7 +35,7 @@ class Stream:
         relay = Relay(KafkaPublisher(self.settings), self.topics)
         relay.start(store, lambda: term)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with patience.timeout(PATIENCE):
                 while (lag := await store.stream_lag()) is None or lag.events:
                     await asyncio.sleep(0.02)
         finally:

@@ -12,6 +12,7 @@ from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.restore import Restored
 from jobqueue.stores.redis.store import RedisStore
 from jobqueue.stores.sqlite.store import SqliteStore
+from tests import patience
 from tests.replay.conftest import OpenEmpty
 from tests.replay.same import all_jobs, assert_same, content_of
 from tests.replay.test_restore import Follower, some
@@ -69,7 +70,7 @@ async def test_whoever_is_cancelled_has_written_nothing(
 
     def told(count: int) -> None:
         begun.set()
-        assert go_on.wait(30.0)
+        assert go_on.wait(patience.longest(30.0))
 
     restoring = asyncio.create_task(store.restore(state, told))
     assert await asyncio.to_thread(begun.wait, 30.0)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
 from tests.services.places import new_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ def inner_run(tmp_path: Path) -> InnerRun:
             env=environment(**extra),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=patience.longest(120),
         )
 
     return run

@@ -11,7 +11,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-CALL_TIMEOUT = 30.0  # seconds
+from tests import patience
+
+CALL_TIMEOUT = patience.longest(30.0)  # seconds
 
 
 class Databases:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from jobqueue.topology.backing import PrivateServer
+from tests import patience
 from tests.services import command, install
 from tests.services.catalog import SERVICES
 from tests.services.conftest import ROOT, environment
@@ -37,7 +38,7 @@ def call(folder: Path) -> Iterator[Call]:
             env=environment(**extra),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=patience.longest(120),
         )
 
     yield run

@@ -10,7 +10,6 @@ import signal
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,12 @@ from jobqueue.topology.backing import (
     kafka,
     ports,
 )
+from tests import patience
 from tests.services import maven
 from tests.services.plugin import run_of
 from tests.services.topics import Topics
 
-PATIENCE = 60.0  # seconds
+PATIENCE = patience.longest(60.0)  # seconds
 QUIET = {"log_level": 2}
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -85,9 +85,9 @@ def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
     )
     consumer.subscribe([topic])
     values: list[bytes] = []
-    deadline = time.monotonic() + PATIENCE
+    limit = patience.Limit(60)
     try:
-        while len(values) < count and time.monotonic() < deadline:
+        while len(values) < count and not limit.over:
             message = consumer.poll(0.5)
             if message is not None and not message.error():
                 values.append(message.value() or b"")

@@ -29,6 +29,8 @@ from jobqueue.topology.backing import (
 )
 from jobqueue.topology.backing import kafka as kafka_module
 from jobqueue.topology.backing import redis as redis_module
+from tests import patience
+from tests import ports as test_ports
 from tests.services.catalog import SERVICES
 
 Make = Callable[..., PrivateServer]
@@ -66,7 +68,7 @@ def make(request: pytest.FixtureRequest, folder: Path) -> Iterator[Make]:
 
 def answers(server: PrivateServer) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", server.port), timeout=patience.longest(5)).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -255,6 +257,26 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error_with_the_log(make: M
 def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert all(ports.free_port() < lowest for _ in range(20))
+
+
+def test_a_port_is_given_to_one_process_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens on it before its server has started."""
+    base = test_ports.take(row=2)
+    monkeypatch.setattr(ports, "_RANGE", range(base, base + 2))
+    code = (
+        "from jobqueue.topology.backing import ports;"
+        f"ports._RANGE = range({base}, {base + 2}); print(ports.free_port(), flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        first = int(other.stdout.readline())
+        assert ports.free_port() == ({base, base + 1} - {first}).pop()
+        with pytest.raises(OSError, match="is free"):
+            ports.free_port()
+        other.communicate("\n")
+    assert ports.free_port() == first
 
 
 # -- failing to start ---------------------------------------------------------------------------

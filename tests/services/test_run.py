@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import patience
 from tests.services.conftest import ROOT, InnerRun, environment, inner_command
 
 pytestmark = pytest.mark.integration
@@ -135,7 +136,7 @@ def test_an_interrupted_run_ends_its_servers(hanging, tmp_path: Path) -> None:
     run = hanging()
     folder, pids = noted(tmp_path)
     run.send_signal(signal.SIGINT)
-    assert run.wait(30) == pytest.ExitCode.INTERRUPTED
+    assert run.wait(patience.longest(30)) == pytest.ExitCode.INTERRUPTED
     assert_ended(folder, pids)
 
 
@@ -157,7 +158,7 @@ def assert_killed_without_a_trace(
     _, pids = noted(tmp_path)
     watched = [os.pidfd_open(pid) for pid in pids]
     run.send_signal(how)
-    run.wait(30)
+    run.wait(patience.longest(30))
     try:
         for descriptor in watched:
             assert select.select([descriptor], [], [], 30)[0], "a server was left running"
@@ -169,5 +170,5 @@ def assert_killed_without_a_trace(
 def test_a_crashed_process_of_a_run_leaves_no_servers(hanging, tmp_path: Path) -> None:
     run = hanging("-n", "1", CRASH="1")
     folder, pids = noted(tmp_path)
-    assert run.wait(30) == pytest.ExitCode.TESTS_FAILED
+    assert run.wait(patience.longest(30)) == pytest.ExitCode.TESTS_FAILED
     assert_ended(folder, pids)

@@ -12,7 +12,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-CALL_TIMEOUT = 30.0  # seconds
+from tests import patience
+
+CALL_TIMEOUT = patience.longest(30.0)  # seconds
 _QUIET = {"log_level": 2}  # a broker that a test has stopped is no news
 
 
@@ -54,9 +56,9 @@ class Topics:
 
     def _await(self, holds: Callable[[list[str]], bool]) -> None:
         """What the controller decided takes a moment to reach the broker."""
-        deadline = time.monotonic() + CALL_TIMEOUT
+        limit = patience.Limit(30)
         while not holds(there := self.names()):
-            if time.monotonic() > deadline:
+            if limit.over:
                 raise TimeoutError(f"the broker still says {there}")
             time.sleep(0.01)
 

@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+from tests import patience
+
 
 class Child:
     """A process that speaks lines of JSON."""
@@ -17,7 +19,7 @@ class Child:
         self._in, self._out = process.stdin, process.stdout
 
     async def hears(self) -> Any:
-        line = await asyncio.wait_for(self._out.readline(), 20)
+        line = await patience.wait_for(self._out.readline(), 20)
         assert line, "the child ended"
         return json.loads(line)
 

@@ -13,6 +13,8 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 
+from tests import ports
+
 Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -39,11 +41,11 @@ class CuttingProxy(ABC):
     def line(self, client: Pipe) -> Line:
         """A client's connection."""
 
-    async def listen(self, port: int = 0) -> int:
+    async def listen(self, port: int | None = None) -> int:
         """Begin; returns where."""
+        port = port or ports.take()  # it may close, and listen there again
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
-        listening: int = self._server.sockets[0].getsockname()[1]
-        return listening
+        return port
 
     async def close(self) -> None:
         assert self._server is not None

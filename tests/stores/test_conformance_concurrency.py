@@ -10,6 +10,7 @@ import pytest
 from jobqueue.core.job import Assignment, SubmitStatus, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim
+from tests import patience
 from tests.stores.driver import Driver, new, spec
 
 P, A, R, D, F, X = State
@@ -56,25 +57,23 @@ async def test_of_concurrent_reports_on_one_lease_one_is_accepted(driver: Driver
 
 async def test_a_job_is_never_seen_half_written(driver: Driver):
     """A reader beside the writers sees no FAILED of a job without retries, and no odd version."""
-    stop = asyncio.Event()
     seen: set[tuple[State, int]] = set()
+    begun = asyncio.Event()
 
     async def watch(job_id: str) -> None:
-        while not stop.is_set():
+        while (X, 5) not in seen:
             job = await driver.job(job_id)
             seen.add((job.state, job.version))
+            begun.set()
             await asyncio.sleep(0)
 
     job_id = await driver.submit(max_retries=0)
     watching = asyncio.create_task(watch(job_id))
-    await asyncio.sleep(0.01)
+    await begun.wait()
     a = await driver.claim_one()
     await driver.fail(a)
-    await asyncio.sleep(0.01)
-    stop.set()
-    await watching
+    await patience.wait_for(watching, 10)
     assert seen <= {(P, 1), (A, 2), (X, 5)}
-    assert (X, 5) in seen
 
 
 @pytest.mark.req("jq:FR-014")

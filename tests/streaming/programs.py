@@ -13,6 +13,7 @@ import httpx
 
 from jobqueue.config import keys
 from jobqueue.topology.connect import create_store
+from tests import patience
 from tests.cli import processes
 from tests.faults.processes import ROOT
 from tests.history.checker import Evidence, Run
@@ -60,7 +61,9 @@ class Programs:
     # -- what clients see ----------------------------------------------------------------------
 
     def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self._url, trust_env=False, timeout=PATIENCE)
+        return httpx.AsyncClient(
+            base_url=self._url, trust_env=False, timeout=patience.longest(PATIENCE)
+        )
 
     async def submit(self, http: httpx.AsyncClient, count: int, task: str = "short") -> list[str]:
         body = {"type": task, "payload": {"number": 1}, "max_retries": 100}

@@ -18,6 +18,7 @@ from jobqueue.events.dispatch.codec import decode
 from jobqueue.topology.embedded import Embedded
 from jobqueue.topology.remote_worker import RemoteWorker
 from jobqueue.worker.registry import Registry
+from tests import patience
 from tests.services.topics import Topics
 
 PATIENCE = 30.0
@@ -98,16 +99,18 @@ class System:
 
 
 def client(api: Embedded) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=api.http_url, trust_env=False, timeout=PATIENCE)
+    return httpx.AsyncClient(
+        base_url=api.http_url, trust_env=False, timeout=patience.longest(PATIENCE)
+    )
 
 
 async def until(
     condition: Callable[[], Awaitable[Any]], what: str, within: float = PATIENCE
 ) -> Any:
     """What it says, once that is something."""
-    deadline = time.monotonic() + within
+    limit = patience.Limit(within)
     while not (found := await condition()):
-        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
+        assert not limit.over, f"not within {within:g} s: {what}"
         await asyncio.sleep(0.02)
     return found
 
@@ -116,7 +119,7 @@ async def ended(backend: Backend, *job_ids: str, within: float = PATIENCE) -> li
     """The jobs, once all of them are over."""
 
     async def one(job_id: str) -> Any:
-        job = await backend.wait(job_id, within)
+        job = await backend.wait(job_id, patience.longest(within))
         assert job.state in TERMINAL, f"{job_id} is {job.state.name} after {within:g} s"
         return job
 
@@ -151,13 +154,17 @@ def spoken(kafka: Topics, *topics: str) -> list[Spoken]:
     try:
         places, left = [], 0
         for topic in map(kafka.name, topics):
-            for number in consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions:
+            for number in (
+                consumer.list_topics(topic, timeout=patience.longest(PATIENCE))
+                .topics[topic]
+                .partitions
+            ):
                 places.append(TopicPartition(topic, number, OFFSET_BEGINNING))
                 left += _end_of(consumer, places[-1])
         consumer.assign(places)
         found: list[Spoken] = []
         while len(found) < left:
-            message = consumer.poll(PATIENCE)
+            message = consumer.poll(patience.longest(PATIENCE))
             assert message is not None
             assert message.error() is None, message.error()
             found.append(Spoken(message))
@@ -168,12 +175,12 @@ def spoken(kafka: Topics, *topics: str) -> list[Spoken]:
 
 def _end_of(consumer: Consumer, place: TopicPartition) -> int:
     """A topic that was just made has no leader for a moment."""
-    deadline = time.monotonic() + PATIENCE
+    limit = patience.Limit(PATIENCE)
     while True:
         try:
-            return int(consumer.get_watermark_offsets(place, timeout=PATIENCE)[1])
+            return int(consumer.get_watermark_offsets(place, timeout=patience.longest(PATIENCE))[1])
         except KafkaException:
-            if time.monotonic() > deadline:
+            if limit.over:
                 raise
             time.sleep(0.05)
 
@@ -185,4 +192,4 @@ def say_again(kafka: Topics, messages: Sequence[Spoken]) -> None:
         producer.produce(
             one.topic, one.value, one.key, partition=one.partition, headers=one.headers
         )
-    assert producer.flush(PATIENCE) == 0
+    assert producer.flush(patience.longest(PATIENCE)) == 0

@@ -18,6 +18,7 @@ from jobqueue.core.store import Claim
 from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.events.dispatch.worker import KafkaDispatch
 from jobqueue.stores.redis.store import RedisStore
+from tests import patience
 from tests.api.public.hand import Hand
 from tests.stores.driver import worker
 from tests.streaming.system import until
@@ -121,7 +122,7 @@ class Bench:
         """Everything that was said has been looked at, and brought nothing."""
         link = self.hand.link
         assert isinstance(link, KafkaLink)
-        async with asyncio.timeout(20):
+        async with patience.timeout(20):
             while (
                 link._wake.is_set()
                 or link._one_at_a_time.locked()
@@ -258,9 +259,9 @@ async def test_a_word_of_somebody_else_reaches_the_worker_at_once(bench: Bench) 
     bench.tell(job)
     await hand.start(await hand.take())
     assert await bench.other.request_cancel(job.seq)
-    assert await asyncio.wait_for(hand.cancelled.get(), 10) == job.lease
+    assert await patience.wait_for(hand.cancelled.get(), 10) == job.lease
     await bench.other.set_worker_status("hand", WorkerStatus.STOPPING)
-    assert await asyncio.wait_for(hand.statuses.get(), 10) is WorkerStatus.STOPPING
+    assert await patience.wait_for(hand.statuses.get(), 10) is WorkerStatus.STOPPING
 
 
 async def test_a_new_life_takes_the_place_of_the_old_one(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from jobqueue.topology.layouts.layout import Probe
 from jobqueue.topology.supervisor.changes import Changes
 from jobqueue.topology.supervisor.keeper import Health, Keeper, Restarts
 from jobqueue.topology.supervisor.probing import Finding
+from tests import patience
 
 
 class Fake:
@@ -67,7 +68,7 @@ class Rig:
         self._news.set()
 
     async def until(self, health: Health) -> str:
-        async with asyncio.timeout(10):
+        async with patience.timeout(10):
             while self.keeper.health is not health:
                 self._news.clear()
                 await self._news.wait()

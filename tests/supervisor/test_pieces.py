@@ -15,6 +15,7 @@ from jobqueue.topology.layouts.layout import Probe
 from jobqueue.topology.supervisor import folders, identity, logfile, probing
 from jobqueue.topology.supervisor.guard import Guard
 from jobqueue.topology.supervisor.keeper import Health, Row
+from tests import ports
 from tests.cli.ups import gone, wait
 
 
@@ -113,8 +114,8 @@ async def test_a_port_that_says_nonsense_is_not_well():
         writer.write(b"hello\r\n\r\n")
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
+    port = ports.take()
+    server = await asyncio.start_server(answer, "127.0.0.1", port)
     async with server:
         assert (await probing.ask(Probe("127.0.0.1", port))).ok
         found = await probing.ask(Probe("127.0.0.1", port, "/readyz"))

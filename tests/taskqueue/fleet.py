@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobqueue.topology.backing.ports import free_port
 from jobqueue.topology.taskqueue.catalogue import DESIGN_A
+from tests import patience, ports
 from tests.cli.processes import START_TIMEOUT, Service
 
 LOOPBACK = "127.0.0.1"
@@ -22,7 +22,7 @@ class Fleet:
 
     def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
         self._folder = folder
-        self._ports = {one.port.name: str(free_port()) for one in DESIGN_A if one.port}
+        self._ports = {one.port.name: str(ports.take()) for one in DESIGN_A if one.port}
         self.address = {
             one.name: f"{LOOPBACK}:{self._ports[one.port.name]}" for one in DESIGN_A if one.port
         }
@@ -70,12 +70,12 @@ def event(
     service: Service, name: str, timeout: float = START_TIMEOUT, *, after: int = 0, **fields: object
 ) -> dict[str, Any]:
     """Wait for a line with this event and these fields, beyond the first ``after`` lines."""
-    deadline = time.monotonic() + timeout
+    limit = patience.Limit(timeout)
     while True:
         ended = service.process.poll() is not None
         for line in service.lines[after:]:
             if line["event"] == name and fields.items() <= line.items():
                 return line
-        if ended or time.monotonic() > deadline:
+        if ended or limit.over:
             raise AssertionError(f"no {name!r} in {service.lines} {service.noise}")
         time.sleep(0.02)

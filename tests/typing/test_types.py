@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
+
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 
@@ -24,7 +26,7 @@ def check(file: Path, cache: Path) -> subprocess.CompletedProcess[str]:
         env={"MYPYPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=patience.longest(170),
     )
 
 

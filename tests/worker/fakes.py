@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from jobqueue.core.lifecycle import Move
 from jobqueue.worker.registry import Registry, TaskOptions, define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
+from tests import patience
 
 
 class FakeServer:
@@ -114,7 +114,7 @@ class FakeServer:
         self.inbox.assigned(jobs)
 
     async def until(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
-        async with asyncio.timeout(timeout):
+        async with patience.timeout(timeout):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
@@ -140,9 +140,9 @@ class FakeServer:
         """The leases that the next heartbeat lists."""
         self.beat.clear()
         seen = len(self.pulses)
-        deadline = time.monotonic() + 10
+        limit = patience.Limit(10)
         while len(self.pulses) == seen:
-            assert time.monotonic() < deadline, "no heartbeat"
+            assert not limit.over, "no heartbeat"
             await asyncio.sleep(0.002)
         return self.pulses[seen]
 

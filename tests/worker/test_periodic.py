@@ -21,6 +21,7 @@ from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.worker.periodic import ON_TIME, Periodic, Schedule, Track
+from tests import patience
 
 HOUR = 3600.0
 START = datetime(2026, 11, 15, 10, 7, 30, tzinfo=UTC).timestamp()
@@ -153,7 +154,7 @@ class Desk:
 
 
 async def soon(queue: asyncio.Queue[str]) -> str:
-    return await asyncio.wait_for(queue.get(), 10)
+    return await patience.wait_for(queue.get(), 10)
 
 
 def quick(backend: object, clock: ManualClock, *schedules: Schedule, **more: float) -> Periodic:
@@ -244,7 +245,7 @@ async def test_one_schedule_that_hangs_delays_no_other_and_no_stop() -> None:
     assert await soon(desk.taken) == "cron:report:2026-11-15T10:07:00Z"
     clock.advance(60)
     assert await soon(desk.taken) == "cron:report:2026-11-15T10:08:00Z"
-    async with asyncio.timeout(8):
+    async with patience.timeout(8):
         await ticker.stop()
         await ticker.stop()
 
@@ -268,7 +269,7 @@ async def test_a_stop_wakes_a_ticker_that_waits() -> None:
     ticker = Periodic(Desk(), [schedule("@yearly")], clock=ManualClock(START))
     ticker.start()
     await asyncio.sleep(0)
-    async with asyncio.timeout(1):  # it would look again in ten seconds
+    async with patience.timeout(1):  # it would look again in ten seconds
         await ticker.stop()
 
 
@@ -326,7 +327,7 @@ async def test_two_processes_make_one_job_of_each_tick(engines: tuple[Watched, W
                 clock.advance(60)
             for engine in engines:
                 for _ in range(2 if step == 0 else 1):  # hourly, from 10:00, in the first round
-                    answer = await asyncio.wait_for(engine.answers.get(), 10)
+                    answer = await patience.wait_for(engine.answers.get(), 10)
                     statuses.append(answer.status)
     finally:
         for ticker in tickers:
@@ -348,7 +349,7 @@ async def test_a_restart_submits_no_tick_twice(engines: tuple[Watched, Watched])
     for engine in engines:
         ticker = quick(engine, clock, schedule())
         ticker.start()
-        await asyncio.wait_for(engine.answers.get(), 10)
+        await patience.wait_for(engine.answers.get(), 10)
         await ticker.stop()
         clock.advance(5)
     assert len(await engines[0].ticks()) == 1
@@ -366,7 +367,7 @@ async def test_a_duplicate_is_silent(
     with caplog.at_level(logging.INFO, logger="jobqueue.periodic"):
         ticker.start()
         for _ in range(2):
-            await asyncio.wait_for(second.answers.get(), 10)
+            await patience.wait_for(second.answers.get(), 10)
         await ticker.stop()
     assert len(await first.ticks()) == 1
     said = [r for r in caplog.records if r.name == "jobqueue.periodic"]
@@ -392,10 +393,10 @@ async def test_a_store_that_was_away_gets_the_tick_when_it_is_back(
     ticker = quick(Flaky(), clock, schedule("@hourly"))
     ticker.start()
     try:
-        await asyncio.wait_for(tried.wait(), 10)
+        await patience.wait_for(tried.wait(), 10)
         clock.advance(20 * 60)
         down = False
-        assert (await asyncio.wait_for(engine.answers.get(), 10)).status is SubmitStatus.ACCEPTED
+        assert (await patience.wait_for(engine.answers.get(), 10)).status is SubmitStatus.ACCEPTED
     finally:
         await ticker.stop()
     assert [job.key for job in await engine.ticks()] == ["cron:report:2026-11-15T10:00:00Z"]

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from jobqueue.core.lifecycle import Move
 from jobqueue.worker.registry import Registry, TaskOptions, define
+from tests import patience
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker
 
@@ -37,9 +37,9 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pid: int, within: float = 10.0) -> bool:
-    deadline = time.monotonic() + within
+    limit = patience.Limit(within)
     while alive(pid):
-        if time.monotonic() > deadline:
+        if limit.over:
             return False
         await asyncio.sleep(0.01)
     return True
@@ -94,10 +94,8 @@ async def test_a_cpu_handler_is_killed_at_its_timeout_and_the_next_job_runs(
         server, tasks=tasks(handlers.spin_with_child, handlers.add), concurrency=1
     ) as worker:
         payload = f'{{"pid_file": "{pid_file}"}}'.encode()
-        begun = time.monotonic()
         report = await server.end(server.deliver("spin_with_child", payload, timeout=1.0))
         assert report.move is Move.TIME_OUT
-        assert time.monotonic() - begun < 10
         await server.until(lambda: server.free == 1)
         assert worker.running == 0
         assert await gone(int(pid_file.read_text()))  # its own child too
@@ -109,9 +107,9 @@ async def test_cancel_of_a_handler_that_looks_at_the_flag(server: FakeServer) ->
         job = server.deliver("wait_for_cancel")
         await server.start_of(job)
         execution = worker._running[job.lease]
-        deadline = time.monotonic() + 10
+        limit = patience.Limit(10)
         while execution.context is None or execution.context.latest_progress is None:
-            assert time.monotonic() < deadline
+            assert not limit.over
             await asyncio.sleep(0.005)
         assert execution.context.latest_progress == {"at": 1}
         worker.cancel([job.lease])
@@ -185,7 +183,7 @@ SCRIPT = """
         worker = WorkerRuntime(engine, tasks, WorkerSettings(id="w"))
         await worker.start()
         (done,) = await engine.submit([JobSpec(payload=b'{"n": 14}', type="triple")])
-        print((await engine.wait(done.job_id, 20)).result.decode(), flush=True)
+        print((await engine.wait(done.job_id, 300)).result.decode(), flush=True)
         await engine.submit([JobSpec(payload=b"{}", type="spin")])
         await asyncio.sleep(600)
 

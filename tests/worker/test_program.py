@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-import time
 from pathlib import Path
 from subprocess import PIPE
 
@@ -13,6 +12,7 @@ import uvloop
 from jobqueue.core.lifecycle import Move
 from jobqueue.worker.executors.program import Conversation
 from jobqueue.worker.executors.spawn import Spawned
+from tests import patience
 from tests.worker.fakes import FakeServer, Worker
 from tests.worker.test_processes import gone
 
@@ -90,9 +90,9 @@ async def test_cancel_asks_first_then_kills(server: FakeServer, tmp_path: Path) 
         fake = FakeServer()
         async with Worker(fake, exec_command=shell(script), cancel_grace=0.2) as worker:
             job = fake.deliver()
-            deadline = time.monotonic() + 10
+            limit = patience.Limit(10)
             while not ready.exists():
-                assert time.monotonic() < deadline
+                assert not limit.over
                 await asyncio.sleep(0.005)
             ready.unlink()
             worker.cancel([job.lease])
@@ -131,6 +131,6 @@ def test_a_program_that_ends_before_it_is_spoken_to() -> None:
     async def talk() -> None:
         process = Spawned.start(["true"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
         await process.wait()
-        assert await asyncio.wait_for(Conversation(process, 100).hold(b"x" * 100_000), 10) == 0
+        assert await patience.wait_for(Conversation(process, 100).hold(b"x" * 100_000), 10) == 0
 
     uvloop.run(talk())

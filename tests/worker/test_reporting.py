@@ -7,6 +7,7 @@ import pytest
 from jobqueue.core.errors import InvalidArgument, OutcomeUnknown, Unavailable
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import Move
+from tests import patience
 from tests.worker.fakes import FakeServer, Worker
 
 
@@ -79,7 +80,7 @@ async def test_a_refused_start_ends_the_attempt_silently(server: FakeServer) -> 
     async with Worker(server, hold) as worker:
         server.refuse = lambda report: report.move is Move.START
         job = server.deliver("hold")
-        await asyncio.wait_for(stopped.wait(), 10)
+        await patience.wait_for(stopped.wait(), 10)
         await server.until(lambda: server.free == 4)
         assert server.moves(job) == [Move.START]
         assert not worker._held

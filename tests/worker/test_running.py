@@ -10,6 +10,7 @@ import pytest
 from jobqueue.core.lifecycle import Move
 from jobqueue.worker.context import Context
 from jobqueue.worker.outcomes import Abort, RetryLater
+from tests import patience
 from tests.worker.fakes import FakeServer, Worker
 
 
@@ -166,7 +167,7 @@ async def test_a_timed_out_thread_keeps_its_slot_until_it_ends(server: FakeServe
     release = threading.Event()
 
     def hang(ctx: Context) -> bool:
-        release.wait(20)
+        release.wait(patience.longest(20))
         return ctx.cancelled
 
     async with Worker(server, hang, concurrency=1) as worker:
@@ -226,7 +227,7 @@ async def test_a_thread_that_finishes_its_work_unaware_has_succeeded(server: Fak
     release = threading.Event()
 
     def unaware() -> int:
-        release.wait(20)
+        release.wait(patience.longest(20))
         return 7
 
     async with Worker(server, unaware) as worker:

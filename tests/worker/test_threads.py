@@ -8,6 +8,7 @@ from jobqueue.worker.context import Context
 from jobqueue.worker.execution import Endings, Execution, Stop
 from jobqueue.worker.executors.thread import ThreadExecutor
 from jobqueue.worker.registry import define
+from tests import patience
 from tests.worker.fakes import FakeServer
 
 
@@ -33,20 +34,20 @@ async def test_a_job_that_no_thread_has_taken_can_be_withdrawn(server: FakeServe
 
     def hold(ctx: Context) -> None:
         ran.append(ctx.job_id)
-        release.wait(20)
+        release.wait(patience.longest(20))
 
     host = FakeHost()
     executor = ThreadExecutor(host, Endings(1000), limit=1)
     one, two, three = (Execution(server.job("hold"), define(hold), executor, 0.0) for _ in range(3))
     for execution in (one, two, three):
         executor.submit(execution)
-    await asyncio.wait_for(host.changed.wait(), 10)
+    await patience.wait_for(host.changed.wait(), 10)
     assert not executor.withdraw(one)
     assert executor.withdraw(two)
     release.set()
     while host.ends != [one, three]:
         host.changed.clear()
-        await asyncio.wait_for(host.changed.wait(), 10)
+        await patience.wait_for(host.changed.wait(), 10)
     assert ran == ["job-1", "job-3"]
     assert two.begun == 0
     await executor.close()

@@ -14,6 +14,7 @@ from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.worker.context import Context
 from jobqueue.worker.runtime import WorkerRuntime
+from tests import patience
 from tests.worker.fakes import Worker
 
 
@@ -73,7 +74,7 @@ async def test_cancel_of_running_jobs(engine: Engine) -> None:
             while (await engine.get(job_id)).state is not State.RUNNING:
                 await asyncio.sleep(0.002)
             assert (await engine.cancel(job_id)).requested
-            job = await engine.wait(job_id, 10)
+            job = await engine.wait(job_id, patience.longest(10))
             assert (job.state, job.reason) == (State.DEAD_LETTERED, Reason.CANCELLED)
 
 
@@ -81,7 +82,7 @@ async def test_timeouts(engine: Engine) -> None:
     async with Worker(engine):
         payload = b'{"seconds": 60}'
         job_id = await submit(engine, "sleep", payload, timeout=0.05, max_retries=0)
-        job = await engine.wait(job_id, 10)
+        job = await engine.wait(job_id, patience.longest(10))
         assert (job.state, job.error) == (State.DEAD_LETTERED, "timed out after 0.05 s")
         events = await engine.history(job_id)
         assert Reason.TIMED_OUT in [event.reason for event in events]
@@ -101,7 +102,7 @@ async def test_many_jobs_through_few_slots(engine: Engine) -> None:
     async with Worker(engine, count, concurrency=3):
         results = await engine.submit([JobSpec(payload=b"{}", type="count") for _ in range(300)])
         for result in results:
-            assert (await engine.wait(result.unwrap(), 20)).state is State.DONE
+            assert (await engine.wait(result.unwrap(), patience.longest(20))).state is State.DONE
     assert peak == 3
 
 
@@ -114,9 +115,9 @@ async def test_an_operator_drains_and_stops_workers(engine: Engine) -> None:
         job_id = await submit(engine, "echo")
         assert (await engine.wait(job_id, 0.1)).state is State.PENDING
         async with Worker(engine, id="two") as two:
-            assert (await engine.wait(job_id, 10)).state is State.DONE
+            assert (await engine.wait(job_id, patience.longest(10))).state is State.DONE
             await engine.shutdown_worker("two")
-            await asyncio.wait_for(two.finished, 10)
+            await patience.wait_for(two.finished, 10)
             assert [worker.info.id for worker in await engine.list_workers()] == ["one"]
         assert one.running == 0
 
@@ -128,7 +129,7 @@ async def test_a_stopped_workers_unstarted_jobs_go_to_another(engine: Engine) ->
     await worker.stop()
     async with Worker(engine, id="two"):
         for job_id in ids:
-            job = await engine.wait(job_id, 10)
+            job = await engine.wait(job_id, patience.longest(10))
             assert (job.state, job.retry_count) == (State.DONE, 0)
 
 
@@ -147,7 +148,7 @@ async def test_lost_leases_are_noticed_by_heartbeat(engine: Engine) -> None:
             await asyncio.sleep(0.002)
         (held,) = await engine.store.held("w1")
         await engine.store.apply([Transition.worker_lost(held.seq, held.lease, "by the test")])
-        await asyncio.wait_for(stopped.wait(), 10)
+        await patience.wait_for(stopped.wait(), 10)
         while worker.running:
             await asyncio.sleep(0.002)
         # The slot is offered again.

@@ -14,6 +14,7 @@ from jobqueue.core.api import Backend
 from jobqueue.core.job import WorkerInfo
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
+from tests import ports
 from tests.api.grpc.inbox import GatedEngine
 from tests.api.grpc.proxy import Proxy
 
@@ -38,7 +39,7 @@ async def serve() -> AsyncIterator[Serve]:
 
     async def start(backend: Backend, port: int = 0, **options: object) -> tuple[GrpcFace, int]:
         face = GrpcFace(backend, **options)  # type: ignore[arg-type]
-        bound = await face.start("127.0.0.1", port)
+        bound = await face.start("127.0.0.1", port or ports.take())
         faces.append(face)
         return face, bound
 

@@ -15,6 +15,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.engine.engine import Engine
+from tests import patience
 
 
 class RecordingInbox:
@@ -48,7 +49,7 @@ class RecordingInbox:
     async def until(
         self, condition: Callable[[RecordingInbox], object], within: float = 5.0
     ) -> None:
-        async with asyncio.timeout(within):
+        async with patience.timeout(within):
             while not condition(self):
                 self._changed.clear()
                 await self._changed.wait()
@@ -122,7 +123,7 @@ class GatedEngine(Engine):
         self._news.set()
 
     async def until(self, condition: Callable[[], object], within: float = 5.0) -> None:
-        async with asyncio.timeout(within):
+        async with patience.timeout(within):
             while not condition():
                 self._news.clear()
                 await self._news.wait()

@@ -15,6 +15,7 @@ from jobqueue.pb.jq.v1 import client_pb2_grpc, operator_pb2_grpc, worker_pb2_grp
 from jobqueue.pb.jq.v1 import operator_pb2 as o
 from jobqueue.pb.jq.v1 import types_pb2 as t
 from jobqueue.pb.jq.v1 import worker_pb2 as w
+from tests import patience
 
 NOWHERE = "0b4ee0a2-0000-4000-8000-000000000000"
 INVALID, MISSING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
@@ -166,20 +167,26 @@ async def refused(call, status, field):
 @pytest.mark.req("jq:FR-006")
 @pytest.mark.parametrize(("method", "request_", "status", "field"), CLIENT, ids=name_of)
 async def test_clients(stubs, engine, method, request_, status, field):
-    await refused(getattr(stubs.client, method)(request_, timeout=5), status, field)
+    await refused(
+        getattr(stubs.client, method)(request_, timeout=patience.longest(5)), status, field
+    )
     assert (await engine.list_jobs(JobQuery())).jobs == []
 
 
 @pytest.mark.parametrize(("method", "request_", "status", "field"), OPERATOR, ids=name_of)
 async def test_operators(stubs, engine, method, request_, status, field):
-    await refused(getattr(stubs.operator, method)(request_, timeout=5), status, field)
+    await refused(
+        getattr(stubs.operator, method)(request_, timeout=patience.longest(5)), status, field
+    )
     assert [stats.queue.name for stats in await engine.list_queues()] == ["default"]
 
 
 @pytest.mark.parametrize(("method", "request_", "status", "field"), WORKER, ids=name_of)
 async def test_workers(stubs, engine, method, request_, status, field):
     await stubs.worker.Register(info())
-    await refused(getattr(stubs.worker, method)(request_, timeout=5), status, field)
+    await refused(
+        getattr(stubs.worker, method)(request_, timeout=patience.longest(5)), status, field
+    )
     assert [worker.info.id for worker in await engine.list_workers()] == ["w"]
 
 

@@ -11,6 +11,7 @@ import pytest
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, JobQuery, JobSpec, QueueSpec, Transition
 from jobqueue.core.lifecycle import State
+from tests import patience
 from tests.api.grpc.inbox import RecordingInbox
 
 JOBS, CONCURRENCY, CUTS = 400, 5, 12
@@ -78,7 +79,7 @@ async def test_every_job_is_done_and_accepted_once(engine, proxy, through_proxy,
         proxy.cut()
         ids += [result.unwrap() for result in await submitting]
     for job_id in ids:
-        job = await engine.wait(job_id, 20.0)
+        job = await engine.wait(job_id, patience.longest(20.0))
         assert job.state is State.DONE, job
     for task in tasks:
         task.cancel()

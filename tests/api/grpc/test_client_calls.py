@@ -18,6 +18,7 @@ from jobqueue.core.errors import (
 )
 from jobqueue.core.job import JobQuery, JobSpec, QueueSpec, SubmitStatus, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
+from tests import patience
 from tests.api.grpc.inbox import RecordingInbox
 
 
@@ -109,7 +110,7 @@ async def test_wait_returns_at_the_end_or_in_time(engine, remote, worker_info):
 async def test_wait_goes_on_over_bounded_calls(engine, remote, monkeypatch):
     monkeypatch.setattr("jobqueue.api.grpc.remote.backend.MAX_WAIT", 0.05)
     job_id = await submit_one(remote)
-    waiting = asyncio.create_task(remote.wait(job_id, 10.0))
+    waiting = asyncio.create_task(remote.wait(job_id, patience.longest(10.0)))
     await asyncio.sleep(0.2)
     assert not waiting.done()
     await remote.cancel(job_id)
@@ -133,8 +134,7 @@ async def test_a_watch_left_early_leaves_nothing_behind(engine, remote):
     events = remote.watch(job_id)
     assert (await anext(events)).version == 1
     await events.aclose()
-    await asyncio.sleep(0.05)
-    assert not engine._watchers  # the server's side has ended, too
+    await engine.until(lambda: not engine._watchers)  # the server's side ends, too
 
 
 @pytest.mark.req("jq:FR-032")

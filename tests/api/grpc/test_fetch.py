@@ -18,6 +18,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.pb.jq.v1 import types_pb2 as t
 from jobqueue.pb.jq.v1 import worker_pb2 as w
 from jobqueue.pb.jq.v1 import worker_pb2_grpc
+from tests import patience
 
 ME: dict[str, Any] = {"worker_id": "simple", "incarnation": 77}
 
@@ -38,7 +39,9 @@ async def submit(engine, count):
 
 
 def fetch(stub, limit=3, wait=0.0):
-    return stub.Fetch(w.FetchRequest(**ME, limit=limit, wait_seconds=wait), timeout=10)
+    return stub.Fetch(
+        w.FetchRequest(**ME, limit=limit, wait_seconds=wait), timeout=patience.longest(10)
+    )
 
 
 def report(stub, kind, *jobs):
@@ -69,9 +72,11 @@ async def test_a_fetch_waits_for_work(engine, stub):
 
 
 async def test_a_fetch_ends_in_time(stub):
-    started = time.perf_counter()
+    started = time.monotonic()
+    limit = patience.Limit(2.0)
     answer = await fetch(stub, wait=0.1)
-    assert 0.09 < time.perf_counter() - started < 2.0
+    assert time.monotonic() - started > 0.09
+    assert not limit.over
     assert list(answer.assignments) == []
     assert answer.status == t.WORKER_STATUS_ONLINE
 
@@ -147,6 +152,6 @@ async def test_a_lease_that_a_fetching_worker_never_lists_is_failed_over(stub, e
     for _ in range(3):
         await fetch(stub, limit=1)
         await stub.Heartbeat(w.HeartbeatRequest(**ME))
-    async with asyncio.timeout(10):
+    async with patience.timeout(10):
         while (await engine.get(job_id)).state is not State.FAILED:
             await asyncio.sleep(0.01)

@@ -13,6 +13,7 @@ from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import InvalidArgument, OutcomeUnknown, Unavailable
 from jobqueue.core.job import Assignment, JobSpec, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
+from tests import patience
 from tests.api.grpc.inbox import RecordingInbox
 
 
@@ -27,7 +28,7 @@ def succeed(job, result=b"ok"):
 
 async def eventually(condition, within=5.0):
     """For what only the network can bring; everything else is signalled."""
-    async with asyncio.timeout(within):
+    async with patience.timeout(within):
         while not await condition():
             await asyncio.sleep(0.01)
 
@@ -295,7 +296,7 @@ async def test_reports_wait_for_a_connection_only_so_long(engine, proxy, worker_
         await link.report([succeed(inbox.jobs[0])])
     with pytest.raises(Unavailable):
         await asyncio.to_thread(link.pulse, [])
-    await asyncio.wait_for(link.drain(), 5)
+    await patience.wait_for(link.drain(), 5)
     proxy.refuse = False
 
     async def delivered():

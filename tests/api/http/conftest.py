@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.api.http import HttpFace, HttpSettings
+from tests import patience
 from tests.api.http.fake import FakeBackend
 from tests.plain_http import plain_http
 
@@ -30,7 +31,7 @@ async def serve(backend: FakeBackend) -> AsyncIterator[Serve]:
         face = HttpFace(backend, settings)
         faces.append(face)
         port = await face.start("127.0.0.1", 0)
-        client = plain_http(f"http://127.0.0.1:{port}", timeout=20)
+        client = plain_http(f"http://127.0.0.1:{port}", timeout=patience.longest(20))
         clients.append(client)
         return client
 

@@ -19,6 +19,7 @@ from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.worker.registry import Registry, define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
+from tests import patience
 from tests.plain_http import plain_http
 
 
@@ -37,7 +38,7 @@ class System:
     async def start(self) -> None:
         await self.engine.start()
         port = await self.face.start("127.0.0.1", 0)
-        self.http = plain_http(f"http://127.0.0.1:{port}", timeout=20)
+        self.http = plain_http(f"http://127.0.0.1:{port}", timeout=patience.longest(20))
 
     async def start_worker(self) -> None:
         async def flaky() -> str:

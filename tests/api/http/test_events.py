@@ -13,6 +13,7 @@ from jobqueue.api.http import HttpFace, HttpSettings
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
+from tests import patience
 from tests.api.http.conftest import Serve
 from tests.api.http.fake import CREATED, FakeBackend
 from tests.plain_http import plain_http
@@ -173,7 +174,7 @@ async def test_a_client_that_leaves_ends_its_long_poll(
     await backend.entered.wait()
     backend.gate = None
     poll.cancel()
-    await asyncio.wait_for(backend.left.wait(), 5)
+    await patience.wait_for(backend.left.wait(), 5)
     assert not hold.is_set()
 
 
@@ -200,7 +201,7 @@ async def test_a_stopping_server_ends_polls_and_streams_at_once(backend: FakeBac
     face = HttpFace(backend)
     port = await face.start("127.0.0.1", 0)
     job_id = feed(backend, SUBMITTED)
-    async with plain_http(f"http://127.0.0.1:{port}", timeout=20) as http:
+    async with plain_http(f"http://127.0.0.1:{port}", timeout=patience.longest(20)) as http:
         stream = asyncio.create_task(http.get(f"/jobs/{job_id}/events?watch=1"))
         while not backend.watchers:
             await asyncio.sleep(0)
@@ -209,7 +210,7 @@ async def test_a_stopping_server_ends_polls_and_streams_at_once(backend: FakeBac
         poll = asyncio.create_task(http.get(f"/jobs/{job_id}/wait?timeout=20"))
         await backend.entered.wait()
         backend.gate = None
-        async with asyncio.timeout(3):
+        async with patience.timeout(3):
             await face.stop(grace=20)
         assert (await poll).json()["finished"] is False
         assert "event: timeout" in (await stream).text

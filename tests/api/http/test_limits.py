@@ -11,6 +11,7 @@ import pytest
 
 from jobqueue.api.http import HttpFace, HttpSettings
 from jobqueue.core.errors import Unavailable
+from tests import patience
 from tests.api.http.conftest import Serve
 from tests.api.http.fake import FakeBackend
 from tests.plain_http import plain_http
@@ -33,7 +34,7 @@ class Talk:
 
     async def hear(self) -> tuple[int, bytes]:
         """Read to the end; returns the status and everything."""
-        async with asyncio.timeout(10):
+        async with patience.timeout(10):
             heard = await self.reader.read()
         self.writer.close()
         await self.writer.wait_closed()
@@ -87,7 +88,7 @@ async def test_a_body_without_end_is_answered_and_cut_off(
     answer = await talk.reader.readuntil(b'"field":"payload"}}')
     assert answer.startswith(b"HTTP/1.1 413")
     with pytest.raises(ConnectionError):
-        await asyncio.wait_for(sending, 10)
+        await patience.wait_for(sending, 10)
     assert sent < 64 * MIB
     assert backend.specs == []
     talk.writer.close()
@@ -353,7 +354,7 @@ async def test_a_body_in_one_byte_chunks_is_fine(http: httpx.AsyncClient) -> Non
     talk = await Talk.to(http)
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
     talk.writer.write(head + chunks + b"0\r\n\r\n")
-    status = await asyncio.wait_for(talk.reader.readline(), 10)
+    status = await patience.wait_for(talk.reader.readline(), 10)
     talk.writer.close()
     assert b" 202 " in status
 
@@ -365,7 +366,7 @@ async def test_a_trailer_is_not_a_header(serve: Serve, backend: FakeBackend) -> 
     # As a header this one makes it a request of another site's page, which is refused.
     writer.write(_chunked(http, b"Sec-Fetch-Site: cross-site\r\nOrigin: http://evil\r\n\r\n"))
     try:
-        status = await asyncio.wait_for(reader.readline(), 10)
+        status = await patience.wait_for(reader.readline(), 10)
     finally:
         writer.close()
     assert b" 202 " in status

@@ -28,6 +28,7 @@ from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.redis.store import RedisStore
 from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.topology.embedded import Embedded
+from tests import patience
 from tests.api.public.face import PublicFace
 from tests.api.public.hand import Hand
 from tests.api.public.over_grpc import GrpcDriver
@@ -81,7 +82,9 @@ async def replicated(dsn: str, redis_url: str) -> Deployment:
     servers = [Embedded(load(flags=told, environ={}).settings) for _ in range(2)]
     for server in servers:
         await server.start()
-    workers_side = GrpcBackend(",".join(server.grpc_target for server in servers), timeout=30)
+    workers_side = GrpcBackend(
+        ",".join(server.grpc_target for server in servers), timeout=patience.longest(30)
+    )
 
     async def stop() -> None:
         await workers_side.stop()

@@ -9,6 +9,7 @@ from typing import Any
 from jobqueue.core.api import DispatchApi, Link
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import Assignment, Transition, WorkerInfo, WorkerStatus
+from tests import patience
 
 PATIENCE = 10.0
 
@@ -70,7 +71,7 @@ class Hand:
 
     async def take(self) -> Assignment:
         """The next job, once there is one."""
-        return await asyncio.wait_for(self.jobs.get(), PATIENCE)
+        return await patience.wait_for(self.jobs.get(), PATIENCE)
 
     async def start(self, job: Assignment) -> None:
         [accepted] = await self.link.report([Transition.started(job.seq, job.lease)])

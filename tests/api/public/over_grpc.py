@@ -16,6 +16,7 @@ from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Event, Job, JobQuery, JobSpec, QueueSpec, QueueStats, SubmitStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc
+from tests import patience
 from tests.api.public.face import (
     CancelSeen,
     EventSeen,
@@ -133,7 +134,7 @@ class GrpcDriver:
 
     def __init__(self, ports: Sequence[int]) -> None:
         targets = [f"127.0.0.1:{port}" for port in ports]
-        self._remotes = [GrpcBackend(target, timeout=30) for target in targets]
+        self._remotes = [GrpcBackend(target, timeout=patience.longest(30)) for target in targets]
         self._channels = [grpc.aio.insecure_channel(target) for target in targets]
         self._remote_turns = itertools.cycle(self._remotes)
         self._stub_turns = itertools.cycle(
@@ -195,7 +196,7 @@ class GrpcDriver:
             request = client_pb2.ListJobsRequest()
             request.states.extend([_NO_SUCH_STATE] * len(unknown))  # type: ignore[list-item]
             with _saying_codes():
-                await self._stub.ListJobs(request, timeout=30)
+                await self._stub.ListJobs(request, timeout=patience.longest(30))
         query = JobQuery(queue=queue, type=type, page_token=page_token)
         query.states = tuple(State[name] for name in states)
         if limit is not None:

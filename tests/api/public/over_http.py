@@ -12,6 +12,7 @@ import httpx
 import msgspec
 from msgspec import Raw
 
+from tests import patience
 from tests.api.public.face import (
     CancelSeen,
     EventSeen,
@@ -163,7 +164,9 @@ class HttpDriver:
     name = "http"
 
     def __init__(self, ports: Sequence[int]) -> None:
-        self._clients = [plain_http(f"http://127.0.0.1:{port}", timeout=30) for port in ports]
+        self._clients = [
+            plain_http(f"http://127.0.0.1:{port}", timeout=patience.longest(30)) for port in ports
+        ]
         self._turns = itertools.cycle(self._clients)
 
     @property

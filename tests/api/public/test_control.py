@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from jobqueue.core.job import Transition, WorkerStatus
+from tests import patience
 from tests.api.public.conftest import ConnectHand
 from tests.api.public.face import CancelSeen, PublicFace, Refused, Spec
 from tests.api.public.hand import PATIENCE, Hand
@@ -35,7 +34,7 @@ async def test_cancel_an_assigned_job(face: PublicFace, hand: Hand) -> None:
     hand.link.grant(1)
     job = await hand.take()
     assert await face.cancel(job_id) == CancelSeen("DEAD_LETTERED", False, False)
-    assert await asyncio.wait_for(hand.cancelled.get(), PATIENCE) == job.lease
+    assert await patience.wait_for(hand.cancelled.get(), PATIENCE) == job.lease
     report = [Transition.succeeded(job.seq, job.lease, b"1")]
     assert await hand.link.report(report) == [False]
     ended = await face.get(job_id)
@@ -48,7 +47,7 @@ async def test_cancel_a_running_job_asks_its_worker(face: PublicFace, hand: Hand
     assert await face.cancel(job_id) == CancelSeen("RUNNING", True, False)
     running = await face.get(job_id)
     assert (running.state, running.cancel_requested) == ("RUNNING", True)
-    assert await asyncio.wait_for(hand.cancelled.get(), PATIENCE) == job.lease
+    assert await patience.wait_for(hand.cancelled.get(), PATIENCE) == job.lease
     await hand.link.report([Transition.cancel_acknowledged(job.seq, job.lease)])
     ended = await face.get(job_id)
     assert (ended.state, ended.reason) == ("DEAD_LETTERED", "CANCELLED")
@@ -289,7 +288,7 @@ async def test_a_drained_worker_gets_no_more(face: PublicFace, hand: Hand) -> No
     running_id = await submit(face)
     running = await hand.begin()
     await face.drain_worker("hand")
-    assert await asyncio.wait_for(hand.statuses.get(), PATIENCE) is WorkerStatus.DRAINING
+    assert await patience.wait_for(hand.statuses.get(), PATIENCE) is WorkerStatus.DRAINING
     [seen] = await face.workers()
     assert (seen.status, seen.running) == ("DRAINING", 1)
     hand.link.grant(5)
@@ -303,7 +302,7 @@ async def test_a_drained_worker_gets_no_more(face: PublicFace, hand: Hand) -> No
 @pytest.mark.req("jq:FR-024")
 async def test_a_worker_is_told_to_shut_down(face: PublicFace, hand: Hand) -> None:
     await face.shutdown_worker("hand")
-    assert await asyncio.wait_for(hand.statuses.get(), PATIENCE) is WorkerStatus.STOPPING
+    assert await patience.wait_for(hand.statuses.get(), PATIENCE) is WorkerStatus.STOPPING
     assert [worker.status for worker in await face.workers()] == ["STOPPING"]
 
 

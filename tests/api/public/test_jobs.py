@@ -11,6 +11,7 @@ from jobqueue.core.ids import parse_job_id
 from jobqueue.worker.registry import Registry, define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
+from tests import patience
 from tests.api.public.conftest import ConnectHand, Deployment
 from tests.api.public.face import PublicFace, Refused, Spec, Submitted
 from tests.api.public.hand import Hand
@@ -75,12 +76,12 @@ async def test_a_real_worker_runs_it(face: PublicFace, deployment: Deployment) -
         good = await face.submit(Spec(type="add", payload=b'{"a": 1, "b": 2}'))
         bad = await face.submit(Spec(type="broken", payload=b"{}", max_retries=0))
         plain = await face.submit(Spec(payload=b'{"x":1}'))
-        done = await face.wait(good.job_id, 10)
+        done = await face.wait(good.job_id, patience.longest(10))
         assert (done.state, done.result, done.worker_id) == ("DONE", b'{"sum":3}', "w")
-        dead = await face.wait(bad.job_id, 10)
+        dead = await face.wait(bad.job_id, patience.longest(10))
         assert (dead.state, dead.reason) == ("DEAD_LETTERED", "RETRIES_EXHAUSTED")
         assert "no use" in dead.error
-        echoed = await face.wait(plain.job_id, 10)
+        echoed = await face.wait(plain.job_id, patience.longest(10))
         assert (echoed.state, echoed.result) == ("DONE", b'{"x":1}')
     finally:
         await worker.stop()
@@ -241,7 +242,7 @@ async def test_watch_passes_over_an_earlier_end(face: PublicFace, hand: Hand) ->
 async def test_wait(face: PublicFace, hand: Hand) -> None:
     submitted = await face.submit(Spec())
     assert (await face.wait(submitted.job_id, 0.05)).state == "PENDING"
-    waiting = asyncio.create_task(face.wait(submitted.job_id, 10))
+    waiting = asyncio.create_task(face.wait(submitted.job_id, patience.longest(10)))
     job = await hand.begin()
     assert not waiting.done()
     await hand.succeed(job, b'"here"')
@@ -252,7 +253,7 @@ async def test_wait(face: PublicFace, hand: Hand) -> None:
 @pytest.mark.req("jq:FR-004")
 async def test_a_job_not_started_within_its_ttl_is_given_up(face: PublicFace, hand: Hand) -> None:
     submitted = await face.submit(Spec(ttl=0.05))
-    dead = await face.wait(submitted.job_id, 10)
+    dead = await face.wait(submitted.job_id, patience.longest(10))
     assert (dead.state, dead.reason) == ("DEAD_LETTERED", "TTL_EXPIRED")
     hand.link.grant(1)
     later = await face.submit(Spec())

@@ -17,6 +17,7 @@ from jobqueue.topology.embedded import Embedded
 from jobqueue.topology.remote_worker import RemoteWorker
 from jobqueue.topology.taskqueue.links import DIRECT, Links
 from jobqueue.topology.taskqueue.together import design_a, design_b
+from tests import patience
 from tests.api.taskqueue.twice import Twice
 
 
@@ -100,7 +101,7 @@ async def _replicated(dsn: str, redis_url: str, wanted: Wanted) -> AsyncIterator
         if wanted.workers:
             told["worker.concurrency"] = slots
             await stack.enter_async_context(_worker(told, ",".join(targets)))
-        workers_side = GrpcBackend(",".join(targets), timeout=30)
+        workers_side = GrpcBackend(",".join(targets), timeout=patience.longest(30))
         stack.push_async_callback(workers_side.stop)
         yield Running(targets, dispatch=workers_side)
 

@@ -25,6 +25,7 @@ from jobqueue.taskqueue import (
     JobSummary,
     owner_index,
 )
+from tests import patience
 from tests.api.taskqueue.deployments import Running
 
 PATIENCE = 30.0
@@ -96,7 +97,7 @@ class Public:
 
     async def until(self, job_id: str, wanted: JobStatus) -> JobState:
         """Wait for a status."""
-        async with asyncio.timeout(PATIENCE):
+        async with patience.timeout(PATIENCE):
             while (state := await self.client.get_job_status(job_id)).status is not wanted:
                 assert not state.status.terminal, f"{state} will never be {wanted.name}"
                 await asyncio.sleep(0.005)
@@ -104,7 +105,7 @@ class Public:
 
     async def end(self, job_id: str) -> JobResult:
         """Wait for the result."""
-        return await self.client.wait_result(job_id, PATIENCE)
+        return await self.client.wait_result(job_id, patience.longest(PATIENCE))
 
     async def lists(
         self,

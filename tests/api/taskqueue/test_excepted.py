@@ -14,6 +14,7 @@ from jobqueue.services.engine_job import QUEUE
 from jobqueue.services.protocols import Coordination
 from jobqueue.taskqueue import JobSpec, JobStatus, owner_index
 from jobqueue.topology.taskqueue.links import Links
+from tests import patience
 from tests.api.public.hand import Hand
 from tests.api.taskqueue.conftest import Deploy
 from tests.api.taskqueue.exceptions import (
@@ -66,7 +67,7 @@ async def _stays_running_and_is_told(deploy: Deploy, caplog: pytest.LogCaptureFi
     def told() -> bool:
         return any(job_id in getattr(line, "job_ids", ()) for line in caplog.records)
 
-    async with asyncio.timeout(PATIENCE):
+    async with patience.timeout(PATIENCE):
         while not told():
             await asyncio.sleep(0.01)
     assert (await tq.client.get_job_status(job_id)).status is JobStatus.RUNNING

@@ -12,6 +12,7 @@ import pytest
 from jobqueue.api.grpc.taskqueue import answering
 from jobqueue.api.grpc.taskqueue.callers import Call, admit
 from jobqueue.taskqueue import JobStatus
+from tests import patience
 from tests.api.taskqueue import exceptions
 from tests.api.taskqueue.conftest import Deploy
 from tests.api.taskqueue.deployments import DEPLOYMENTS, NEED_SERVERS
@@ -57,7 +58,7 @@ async def test_calls_arrive_once_or_twice_as_the_deployment_says(
     def counts(method: str) -> set[int]:
         return {count for (name, given), count in arrived.items() if name == method and given}
 
-    async with asyncio.timeout(PATIENCE):  # a second copy may still be on its way
+    async with patience.timeout(PATIENCE):  # a second copy may still be on its way
         while any(min(counts(method)) < times for method in CHANGES):
             await asyncio.sleep(0.01)
     for method in CHANGES:

@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 
 from jobqueue.pb import taskqueue_public_pb2 as pb
+from tests import patience
 from tests.api.taskqueue.public import UNKNOWN, Public, job_of, refused
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -145,4 +146,4 @@ async def _end_within(tq: Public, request: pb.SubmitJobRequest, seconds: float) 
 
 def _plain(tq: Public, path: str, message: bytes) -> Awaitable[bytes]:
     call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = tq.channels[0].unary_unary(path)
-    return call(message, timeout=20)
+    return call(message, timeout=patience.longest(20))

@@ -11,6 +11,7 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Refusal, SubmitStatus, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Change, Claim
+from tests import patience
 from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec
 from tests.stores.postgres.waiting import until
@@ -77,7 +78,7 @@ async def test_a_report_is_answered_while_every_read_connection_is_busy(open_sto
     await db.execute("LOCK TABLE workers IN ACCESS EXCLUSIVE MODE")
     reads = [asyncio.create_task(two.workers()) for _ in range(20)]
     await until(lambda: waiting(db))
-    async with asyncio.timeout(3):  # a read connection would be waited for longer
+    async with patience.timeout(3):  # a read connection would be waited for longer
         (outcome,) = (
             await two.apply([Transition.succeeded(held.seq, held.lease, b"r", 1.0)])
         ).outcomes

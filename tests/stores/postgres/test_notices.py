@@ -9,6 +9,7 @@ import asyncpg
 from jobqueue.core.job import Transition
 from jobqueue.core.store import Change, Claim
 from jobqueue.stores.postgres.heads import Heads
+from tests import patience
 from tests.stores.driver import accept
 from tests.stores.postgres.waiting import until
 
@@ -31,7 +32,7 @@ class Ears:
         self._news.set()
 
     async def hear(self, change: Change) -> None:
-        async with asyncio.timeout(20):
+        async with patience.timeout(20):
             while not any(change in one for one in self.changes):
                 self._news.clear()
                 await self._news.wait()

@@ -144,7 +144,9 @@ def near(value: object) -> object:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(wishes=st.lists(JOB, min_size=1, max_size=6), seed=st.integers(0, 99))
 def test_a_batch_in_sql_is_decided_as_each_job_by_the_core(postgres_dsn, wishes, seed):

@@ -9,6 +9,7 @@ import pytest
 
 from jobqueue.core.errors import Unavailable
 from jobqueue.stores.postgres.pulse import SideLoop
+from tests import patience
 
 
 async def test_a_stop_cuts_off_what_runs_there_and_tells_whoever_waits() -> None:
@@ -27,5 +28,5 @@ async def test_a_stop_cuts_off_what_runs_there_and_tells_whoever_waits() -> None
     assert await asyncio.to_thread(begun.wait, 20)
     await asyncio.to_thread(side.stop)
     with pytest.raises(Unavailable, match="closed"):
-        await asyncio.wait_for(waits, 20)
+        await patience.wait_for(waits, 20)
     assert ended.is_set()

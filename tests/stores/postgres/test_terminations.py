@@ -16,6 +16,7 @@ from jobqueue.core.job import Job, Queue, SubmitStatus, Transition
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.store import Claim, JobFilter, Rules
 from jobqueue.stores.postgres.store import PostgresStore
+from tests import patience
 from tests.history.checker import Evidence, Run, assert_kept
 from tests.stores.driver import new, spec, worker
 
@@ -142,7 +143,7 @@ async def test_killed_connections_cost_no_job_and_tell_no_lie(postgres_dsn, seed
     await kill(postgres_dsn, chance)
     calm.set()
     await asyncio.gather(*load)
-    async with asyncio.timeout(60):
+    async with patience.timeout(60):
         while await store.list_jobs(
             JobFilter(states=tuple(state for state in State if state not in TERMINAL), limit=1)
         ):

@@ -12,6 +12,7 @@ from jobqueue.core.job import Queue, SubmitStatus, Transition
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.store import Claim, Term
 from jobqueue.stores.postgres import chores
+from tests import patience
 from tests.stores.driver import accept, new, spec
 
 CLAIM = [Claim(("*",), ["w"])]
@@ -88,7 +89,7 @@ async def test_a_queue_that_is_created_again_works_at_both(open_store):
     for turn in range(3):
         assert await one.create_queue(Queue(name="again", capacity=turn))
         job_id = (await two.submit(new(spec(queue="again")))).results[0].unwrap()
-        async with asyncio.timeout(5):
+        async with patience.timeout(5):
             while not (held := await one.claim(CLAIM)):
                 await asyncio.sleep(0.01)
         assert (held[0].id, held[0].queue) == (job_id, "again")
@@ -110,7 +111,7 @@ async def test_a_thousand_queues(open_store, db):
     got = await asyncio.gather(
         *(each.claim([Claim(("*",), ["w"] * 500)]) for each in (store, other))
     )
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         while sum(map(len, got)) < len(jobs):
             got.append(await store.claim([Claim(("*",), ["w"] * 500)]))
     assert sorted(one.id for part in got for one in part) == sorted(job.id for job in jobs)

@@ -15,6 +15,7 @@ from jobqueue.core.job import Job, Queue, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim, JobFilter, Store
 from jobqueue.stores.redis.store import RedisStore
+from tests import patience
 from tests.history.checker import Evidence, assert_kept
 from tests.stores.driver import new, spec, worker
 from tests.stores.redis.conftest import DURABLE, Victim
@@ -154,7 +155,7 @@ async def test_nothing_accepted_is_lost_when_redis_is_killed_under_load(own_redi
     try:
         for _ in range(3):
             count, done = len(accepted), len(finished)
-            async with asyncio.timeout(60):
+            async with patience.timeout(60):
                 while len(accepted) < count + 100 or len(finished) < done + 50:
                     await asyncio.sleep(0.01)
             await asyncio.sleep(random.uniform(0, 0.02))
@@ -162,7 +163,7 @@ async def test_nothing_accepted_is_lost_when_redis_is_killed_under_load(own_redi
             await asyncio.to_thread(victim.stop)
             await asyncio.to_thread(victim.start)
         stop.set()
-        async with asyncio.timeout(60):
+        async with patience.timeout(60):
             await asyncio.gather(*tasks)
     finally:
         stop.set()

@@ -16,6 +16,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Change, Claim, JobFilter
 from jobqueue.stores.redis.store import RedisStore
 from jobqueue.topology.embedded import Embedded
+from tests import patience
 from tests.history.checker import Evidence, assert_kept
 from tests.stores.driver import accept, new, spec, worker
 from tests.stores.redis.conftest import DURABLE, Victim
@@ -57,7 +58,7 @@ async def test_while_it_is_gone_nothing_is_accepted_and_afterwards_all_goes_on(
     await store.register_worker(worker())
     victim.stop()
     await asyncio.sleep(0.05)  # the loop hears that its connections are closed
-    async with asyncio.timeout(BOUND):
+    async with patience.timeout(BOUND):
         with pytest.raises(Unavailable):  # not: unknown. Nothing was sent.
             await store.submit(new(spec()))
         with pytest.raises(Unavailable):
@@ -88,7 +89,7 @@ async def test_a_server_answers_503_while_it_is_gone_and_loses_nothing(own_redis
             answer = await http.post("/jobs", json=body)
             assert answer.status_code == 503, answer.text
             victim.start()
-            async with asyncio.timeout(BOUND):
+            async with patience.timeout(BOUND):
                 while (answer := await http.get(f"/jobs/{job_id}")).status_code != 200:
                     await asyncio.sleep(0.05)
             assert answer.json()["status"] == "PENDING"
@@ -105,7 +106,7 @@ async def test_a_paused_redis_answers_late_or_unknown_and_does_things_once(own_r
     victim.signal(signal.SIGSTOP)
     try:
         jobs = new(spec(b"in doubt"))
-        async with asyncio.timeout(BOUND):
+        async with patience.timeout(BOUND):
             with pytest.raises(OutcomeUnknown):
                 await store.submit(jobs)
     finally:
@@ -175,7 +176,7 @@ async def test_connections_are_killed_under_load(own_redis, open_store):
                 done.add(one.id)
             await asyncio.sleep(0)
 
-    async with asyncio.timeout(55), asyncio.TaskGroup() as group:
+    async with patience.timeout(55), asyncio.TaskGroup() as group:
         for part in (produce(), produce(), work("w1"), work("w2"), kill()):
             group.create_task(part)
     jobs = {job.id: job for job in await store.list_jobs(JobFilter(limit=1_000))}
@@ -192,7 +193,7 @@ async def test_the_listener_comes_back(own_redis, open_store):
     two.on_change(heard.append)
 
     async def hears(what: Change) -> None:
-        async with asyncio.timeout(BOUND):
+        async with patience.timeout(BOUND):
             while what not in heard:
                 await asyncio.sleep(0.01)
         heard.clear()

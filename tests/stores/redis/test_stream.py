@@ -22,6 +22,7 @@ from jobqueue.core.stream import (
 from jobqueue.events.relay import Relay
 from jobqueue.stores.positions import pack, unpack
 from jobqueue.stores.redis.store import RedisStore
+from tests import patience
 from tests.events.fake import FakePublisher
 from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec, worker
@@ -247,7 +248,7 @@ async def test_a_redis_that_lost_writes_is_published_from_its_own_mark_on(open_s
     relay.start(store, lambda: term)
 
     async def published(job_id: str) -> None:
-        async with asyncio.timeout(20):
+        async with patience.timeout(20):
             while job_id.encode() not in {message.key for message in publisher.log}:
                 relay.wake()
                 await asyncio.sleep(0.02)

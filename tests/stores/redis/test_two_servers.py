@@ -15,6 +15,7 @@ from jobqueue.core.store import Claim
 from jobqueue.metrics import Metrics
 from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.redis.locks import RedisLocks
+from tests import patience
 from tests.stores.driver import accept, worker
 
 JOBS = 600
@@ -62,7 +63,7 @@ async def test_each_job_goes_to_one_server_by_its_lock(servers):
     def enough() -> bool:
         return sum(len(server.got) for server in servers) >= JOBS
 
-    async with asyncio.timeout(30):
+    async with patience.timeout(30):
         await asyncio.gather(*(server.claim_until(enough) for server in servers))
     assert sorted(servers[0].got + servers[1].got) == sorted(accepted)
     assert all(server.answered() for server in servers)
@@ -80,7 +81,7 @@ async def test_redis_in_trouble_costs_no_job(servers, victim, trouble):
         def enough() -> bool:
             return sum(len(server.got) for server in servers) >= count
 
-        async with asyncio.timeout(30):
+        async with patience.timeout(30):
             await asyncio.gather(*(server.claim_until(enough) for server in servers))
 
     await claim(JOBS // 3)
@@ -101,7 +102,7 @@ async def test_redis_in_trouble_costs_no_job(servers, victim, trouble):
     assert stats.depth[State.ASSIGNED] == JOBS
     well = trouble in ("flushed", "restarted")
     for server in servers:
-        async with asyncio.timeout(15):
+        async with patience.timeout(15):
             while server.locks.health().ok is not well:
                 await asyncio.sleep(0.01)
                 if not well:  # a server that has asked nothing since knows nothing of it

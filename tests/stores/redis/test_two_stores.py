@@ -13,6 +13,7 @@ from jobqueue.core.job import Queue, SubmitStatus, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.store import Change, Claim, Term, TermEnded
 from jobqueue.stores.redis.store import RedisStore
+from tests import patience
 from tests.stores.driver import accept, new, spec, worker
 
 CLAIM = [Claim(("*",), ["w"])]
@@ -30,7 +31,7 @@ class Ear:
         self.heard |= change
 
     async def hears(self, change: Change) -> None:
-        async with asyncio.timeout(15):
+        async with patience.timeout(15):
             while change not in self.heard:
                 await asyncio.sleep(0.005)
         self.past, self.heard = self.heard, Change(0)
@@ -59,7 +60,7 @@ async def test_each_hears_what_the_other_changed(open_store):
     await one.resign(term)
     await ear.hears(Change.CONTROL)
     await one.submit(new(spec(delay=0.05)))
-    async with asyncio.timeout(15):
+    async with patience.timeout(15):
         while not (await one.due(10)).promoted:
             await asyncio.sleep(0.01)
     await ear.hears(Change.WORK)
@@ -73,7 +74,7 @@ async def test_nobody_hears_itself(open_store):
     await accept(one)
     (got,) = await two.claim(CLAIM)
     ear = Ear(one)
-    async with asyncio.timeout(15):
+    async with patience.timeout(15):
         while Change.CONTROL not in ear.heard:  # until it listens
             await two.register_worker(worker())
             await asyncio.sleep(0.01)
@@ -239,7 +240,7 @@ async def test_a_lead_runs_out_by_the_clock_of_redis(open_store):
     first = await one.lead(1, 0.3)
     assert first is not None
     assert await two.lead(2, 60.0) is None
-    async with asyncio.timeout(15):
+    async with patience.timeout(15):
         while (second := await two.lead(2, 60.0)) is None:
             await asyncio.sleep(0.01)
     assert second.epoch == first.epoch + 1

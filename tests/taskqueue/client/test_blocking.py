@@ -15,9 +15,10 @@ from jobqueue.client.sync import LoopThread
 from jobqueue.core.errors import Conflict, NotFound
 from jobqueue.taskqueue import Deadlines, JobSpec, JobStatus
 from jobqueue.topology.taskqueue.together import design_b
+from tests import patience
 from tests.taskqueue.client.fakes import JOB_ID, NODES, Servers
 
-PATIENCE = 30.0
+PATIENCE = patience.longest(30.0)
 UNHURRIED = Deadlines(20, 20, 20, 20, 20)
 
 

@@ -16,13 +16,13 @@ from jobqueue.core.errors import KeyConflict, NotFound, Unavailable
 from jobqueue.services.owners import owner_index
 from jobqueue.services.protocols import Jobs, Queue, Results, TaskQueue
 from jobqueue.taskqueue import Deadlines, JobSort, JobStatus
-from jobqueue.topology.backing.ports import free_port
 from jobqueue.topology.taskqueue.catalogue import SERVICES
 from jobqueue.topology.taskqueue.links import DIRECT, Links
 from jobqueue.topology.taskqueue.programs import PROGRAMS
 from jobqueue.topology.taskqueue.together import design_a, design_b
+from tests import patience, ports
 
-PATIENCE = 30.0
+PATIENCE = patience.longest(30.0)
 # This machine may be busy: what is tested here is not how fast it is.
 UNHURRIED = Deadlines(20, 20, 20, 20, 20)
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -122,7 +122,7 @@ async def test_a_gateway_lists_all_a_node_its_own() -> None:
 @pytest.mark.req("tq:INGRESS", "tq:LOCK-38", "tq:LOCK-37", "tq:RETRY")
 async def test_a_dead_owner_is_not_replaced_by_a_living_node() -> None:
     async with design_b(nodes=2) as living:
-        nodes = [living[0], f"127.0.0.1:{free_port()}"]
+        nodes = [living[0], f"127.0.0.1:{ports.take()}"]
         keys = {owner_index(key, 2): key for key in (f"order-{n}" for n in range(20))}
         async with TaskQueueClient(nodes=nodes) as client:
             with pytest.raises(Unavailable):

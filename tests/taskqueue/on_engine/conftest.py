@@ -20,6 +20,7 @@ from jobqueue.services.protocols import TaskQueue
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
+from tests import patience
 from tests.api.public.hand import Hand
 from tests.stores.every import NAMES, STORES, Places
 
@@ -71,7 +72,7 @@ async def pool(engine: Engine) -> AsyncIterator[WorkerRuntime]:
 
 async def until_status(tasks: TaskQueue, job_id: str, wanted: Status) -> Record:
     """Wait for a status."""
-    async with asyncio.timeout(PATIENCE):
+    async with patience.timeout(PATIENCE):
         while (record := await tasks.status(job_id)).summary.status is not wanted:
             await asyncio.sleep(0.01)
     return record
@@ -79,7 +80,7 @@ async def until_status(tasks: TaskQueue, job_id: str, wanted: Status) -> Record:
 
 async def until_result(tasks: TaskQueue, job_id: str) -> Envelope:
     """Wait for the end."""
-    async with asyncio.timeout(PATIENCE):
+    async with patience.timeout(PATIENCE):
         while (envelope := await tasks.result(job_id)) is None:
             await asyncio.sleep(0.01)
     return envelope

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -25,6 +24,7 @@ from jobqueue.services.result_shelf import ResultShelf
 from jobqueue.services.simulation import simulate
 from jobqueue.services.worker_loop import WorkerLoop
 from jobqueue.worker.runtime import WorkerRuntime
+from tests import patience
 from tests.api.public.hand import Hand
 from tests.taskqueue.on_engine.conftest import until_result, until_status
 
@@ -305,6 +305,6 @@ async def test_a_worker_that_stops_does_not_wait_for_a_canceled_job(
     for one in (job_id, other):
         await until_status(tasks, one, Status.RUNNING)
     await tasks.cancel(job_id, "")
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         await pool.stop(0.5)
     assert pool.running == 0

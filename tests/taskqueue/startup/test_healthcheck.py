@@ -14,6 +14,7 @@ import pytest
 
 from jobqueue.topology.taskqueue import catalogue
 from scripts import healthcheck
+from tests import patience, ports
 from tests.taskqueue.fleet import REQUIRED
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,9 +29,7 @@ def listener() -> Iterator[tuple[str, int]]:
 
 @pytest.fixture
 def closed() -> tuple[str, int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        host, port = server.getsockname()
-    return host, port
+    return "127.0.0.1", ports.take()
 
 
 @pytest.mark.parametrize("mode", ["tcp", "worker"])
@@ -107,7 +106,7 @@ def test_the_command_of_the_document(listener, closed, there, status) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patience.longest(30),
     )
     assert ended.returncode == status, ended.stderr
     assert json.loads(ended.stdout)["service"] == "gateway"

@@ -11,6 +11,7 @@ from jobqueue.pb import taskqueue_internal_pb2 as internal
 from jobqueue.pb import taskqueue_internal_pb2_grpc as internal_grpc
 from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.pb import taskqueue_public_pb2_grpc as public_grpc
+from tests import patience
 from tests.taskqueue.wire.parts import JOB
 
 SPEC = public.JobSpec(job_type="simulate")
@@ -87,7 +88,9 @@ async def ask(
         else:
             setattr(asked, field, value)
     try:
-        await getattr(STUBS[service](channel), method)(asked, timeout=20, metadata=metadata)
+        await getattr(STUBS[service](channel), method)(
+            asked, timeout=patience.longest(20), metadata=metadata
+        )
     except grpc.aio.AioRpcError as error:
         return error.code().name, error.details() or ""
     return "OK", ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 from jobqueue.api.grpc.taskqueue.remote import RemoteJobs
 from jobqueue.core.errors import DeadlineExceeded, NotFound, Unavailable
+from tests import patience, ports
 from tests.taskqueue.wire.parts import SPEC
 
 ROOT = Path(__file__).parents[3]
@@ -24,9 +24,9 @@ Start = Callable[..., tuple[subprocess.Popen[str], int]]
 def start() -> Iterator[Start]:
     running: list[subprocess.Popen[str]] = []
 
-    def launch(port: int = 0) -> tuple[subprocess.Popen[str], int]:
+    def launch(port: int | None = None) -> tuple[subprocess.Popen[str], int]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.taskqueue.wire.job_service", str(port)],
+            [sys.executable, "-m", "tests.taskqueue.wire.job_service", str(port or ports.take())],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
             stdout=subprocess.PIPE,
@@ -53,7 +53,7 @@ async def test_frozen_killed_and_started_again(start, peer, lines):
     job_id = created.job_id
 
     process.send_signal(signal.SIGSTOP)
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         with pytest.raises(DeadlineExceeded):
             await jobs.get(job_id)
     process.send_signal(signal.SIGCONT)
@@ -61,7 +61,7 @@ async def test_frozen_killed_and_started_again(start, peer, lines):
 
     process.kill()
     process.wait()
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         with pytest.raises(Unavailable):
             await jobs.get(job_id)
     assert lines.of("state_lost") == []
@@ -73,7 +73,7 @@ async def test_frozen_killed_and_started_again(start, peer, lines):
 
 
 async def _when_it_answers(call):
-    async with asyncio.timeout(30):
+    async with patience.timeout(30):
         while True:
             try:
                 return await call()

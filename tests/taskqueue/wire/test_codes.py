@@ -30,6 +30,7 @@ from jobqueue.core.errors import (
 from jobqueue.pb import taskqueue_internal_pb2 as internal
 from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.services.model import Actor, Listing, Status
+from tests import patience
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import JOB, SPEC, as_caller
 from tests.taskqueue.wire.requests import ask
@@ -215,7 +216,7 @@ async def test_bytes_that_are_no_message(serve, channel, lines, caller):
         "/taskqueue.internal.v1.JobInternalService/TransitionJobStatus"
     )
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call(b"\xff\xff", timeout=20, metadata=as_caller(caller))
+        await call(b"\xff\xff", timeout=patience.longest(20), metadata=as_caller(caller))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert caught.value.details() == (
         "request: is not a taskqueue.internal.v1.TransitionJobStatusRequest"

@@ -20,6 +20,7 @@ from jobqueue.core.errors import DeadlineExceeded, Unavailable
 from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.pb import taskqueue_public_pb2_grpc as public_grpc
 from jobqueue.services.model import Actor, Listing, Status
+from tests import patience
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.drawing import Rng
 from tests.taskqueue.wire.parts import ENVELOPE, FOREVER, JOB, REPORT, SPEC
@@ -120,7 +121,7 @@ async def test_no_pause_goes_beyond_the_deadline(serve, peer):
     """What failed is told at once, if the time would be up before the next attempt."""
     services = await serve(jobs=parts.jobs(get=Unavailable("down")))
     rng = Rng(1_000.0)  # a pause of 100 s, though none is that long
-    async with asyncio.timeout(30):
+    async with patience.timeout(30):
         with pytest.raises(Unavailable, match="down"):
             await RemoteJobs(peer(services.target, rng=rng)).get(JOB)
     assert services.calls() == ["get"]
@@ -130,7 +131,7 @@ async def test_no_pause_goes_beyond_the_deadline(serve, peer):
 async def ends_in_time(seconds, error, call):
     """It fails with that error, and not before its time was up nor much later."""
     began = time.monotonic()
-    async with asyncio.timeout(30):
+    async with patience.timeout(30):
         with pytest.raises(error):
             await call
     return time.monotonic() - began >= seconds * 0.9

@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.api.grpc.taskqueue.remote import RemoteJobs
 from jobqueue.core.errors import NotFound, Unavailable
+from tests import patience, ports
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import FOREVER, JOB, RECORD
 
@@ -42,10 +43,14 @@ async def test_health(channel):
     port = await host.start("127.0.0.1", 0)
     stub: Any = health_pb2_grpc.HealthStub(channel(f"127.0.0.1:{port}"))
     for name in ("", "taskqueue.internal.v1.JobInternalService"):
-        answer = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=20)
+        answer = await stub.Check(
+            health_pb2.HealthCheckRequest(service=name), timeout=patience.longest(20)
+        )
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=20)
+        await stub.Check(
+            health_pb2.HealthCheckRequest(service="other"), timeout=patience.longest(20)
+        )
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     await host.stop(0)
 
@@ -53,7 +58,7 @@ async def test_health(channel):
 async def test_what_is_under_way_ends_within_the_grace(serve, peer):
     services = await serve(jobs=parts.jobs(get=FOREVER))
     waiting = asyncio.create_task(RemoteJobs(peer(services.target)).get(JOB))
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         while not services.calls():
             await asyncio.sleep(0.01)
         await services.host.stop(0.05)
@@ -63,7 +68,7 @@ async def test_what_is_under_way_ends_within_the_grace(serve, peer):
 
 @pytest.mark.req("tq:LOG")
 async def test_a_service_that_was_restarted_has_lost_its_state(serve, peer, lines):
-    before = await serve(jobs=parts.jobs())
+    before = await serve(port=ports.take(), jobs=parts.jobs())
     jobs = RemoteJobs(peer(before.target))
     for _ in range(3):
         await jobs.get(JOB)
@@ -72,7 +77,7 @@ async def test_a_service_that_was_restarted_has_lost_its_state(serve, peer, line
     # What it says of itself comes with its failures, too.
     after = await serve(port=before.port, jobs=parts.jobs(get=NotFound("gone")))
     assert after.host.incarnation != before.host.incarnation
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         while not after.calls():
             with pytest.raises((NotFound, Unavailable)):
                 await jobs.get(JOB)

@@ -12,6 +12,7 @@ from jobqueue.core.deadline import deadline
 from jobqueue.core.errors import DeadlineExceeded, KeyConflict, NotFound, QueueFull, Unavailable
 from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.services.job_ledger import JobLedger
+from tests import patience
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import FOREVER, JOB, SPEC, as_caller
 from tests.taskqueue.wire.requests import ask
@@ -89,7 +90,7 @@ async def test_a_caller_that_did_not_wait(serve, client, lines):
     services = await serve(public=parts.task_queue(status=FOREVER))
     with deadline(0.2), pytest.raises(DeadlineExceeded):
         await client(services.target).status(JOB)
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         while not (found := lines.of("rpc_failed")):
             await asyncio.sleep(0.01)
     assert found[0]["method"] == "GetJobStatus"
@@ -101,7 +102,7 @@ async def test_a_method_that_there_is_not(serve, channel, lines):
     services = await serve()
     call = channel(services.target).unary_unary("/taskqueue.v1.TaskQueuePublicService/DropAll")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call(b"", timeout=20)
+        await call(b"", timeout=patience.longest(20))
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     (line,) = lines.of("rpc_failed")
     assert line["grpc_code"] == "UNIMPLEMENTED"

@@ -27,6 +27,7 @@ from jobqueue.core.errors import (
     Unavailable,
 )
 from jobqueue.services.model import Actor, Created, Listing, Status
+from tests import patience, ports
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.drawing import Rng
 from tests.taskqueue.wire.parts import ENVELOPE, FOREVER, JOB, RECORD, SPEC
@@ -137,8 +138,8 @@ async def test_the_public_client_makes_one_attempt(serve, client):
 @pytest.mark.req("tq:RETRY", "tq:CODES")
 async def test_nobody_listens(peer, client):
     with socket.socket() as held:  # bound, not listening: a connection is refused
-        held.bind(("127.0.0.1", 0))
-        target = f"127.0.0.1:{held.getsockname()[1]}"
+        held.bind(("127.0.0.1", port := ports.take()))
+        target = f"127.0.0.1:{port}"
         rng = Rng(0.0)
         with pytest.raises(Unavailable, match="cannot be reached"):
             await RemoteJobs(peer(target, rng=rng)).get(JOB)
@@ -152,7 +153,7 @@ async def test_a_peer_that_is_closed(serve, peer):
     one = peer(services.target)
     jobs = RemoteJobs(one)
     waiting = asyncio.create_task(jobs.get(JOB))
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         while not services.calls():
             await asyncio.sleep(0.01)
     await one.close()
@@ -165,7 +166,7 @@ async def test_a_peer_that_is_closed(serve, peer):
 async def test_who_is_cancelled_stays_cancelled(serve, peer):
     services = await serve(jobs=parts.jobs(get=FOREVER))
     waiting = asyncio.create_task(RemoteJobs(peer(services.target)).get(JOB))
-    async with asyncio.timeout(20):
+    async with patience.timeout(20):
         while not services.calls():
             await asyncio.sleep(0.01)
     waiting.cancel()

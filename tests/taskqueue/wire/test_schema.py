@@ -15,6 +15,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 from jobqueue.pb import taskqueue_internal_pb2 as internal
 from jobqueue.pb import taskqueue_public_pb2 as public
+from tests import patience
 
 ROOT = Path(__file__).parents[3]
 FILES = ("taskqueue_public.proto", "taskqueue_internal.proto")
@@ -202,7 +203,7 @@ def breaking(folder, change):
         [sys.executable, folder / "scripts" / "proto", "--breaking"],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=patience.longest(50),
     )
 
 
@@ -210,7 +211,7 @@ def compiled(folder, made):
     """The two protos of a folder, by their names."""
     command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}"]
     command += [f"--descriptor_set_out={made}", *FILES]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=patience.longest(50))
     assert ended.returncode == 0, ended.stderr
     pool = DescriptorPool()
     for file in FileDescriptorSet.FromString(made.read_bytes()).file:

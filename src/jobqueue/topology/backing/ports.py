@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import random
 import socket
+from collections import deque
 
 # Below the range from which systems take the near ends of outgoing connections (from 32768 on
 # Linux): so nobody's connection sits on the port while its server is being restarted.
 _RANGE = range(20_000, 32_000)
+
+# Between the choice of a port and the start of its server nobody listens there. A UDP socket of
+# the same number marks the port meanwhile, so that other processes that choose one leave it out.
+# The bound is for a process that chooses ports all day: its oldest servers have long started.
+_MARKS: deque[socket.socket] = deque(maxlen=128)
 
 
 def is_free(port: int) -> bool:
@@ -22,7 +28,21 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
+    """A port on which nobody listens, and which no other process has just chosen here."""
     for port in random.sample(_RANGE, len(_RANGE)):
-        if is_free(port):
+        if is_free(port) and _mark(port):
             return port
     raise OSError(f"no port of 127.0.0.1 between {_RANGE.start} and {_RANGE.stop} is free")
+
+
+def _mark(port: int) -> bool:
+    mark = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        mark.bind(("127.0.0.1", port))
+    except OSError:
+        mark.close()
+        return False
+    if len(_MARKS) == _MARKS.maxlen:
+        _MARKS.popleft().close()
+    _MARKS.append(mark)
+    return True

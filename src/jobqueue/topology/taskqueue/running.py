@@ -31,16 +31,17 @@ class Running:
 class Grace:
     """The time that the end of a process may take. It runs from the first look at it."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: Values, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = values[catalogue.SHUTDOWN_TIMEOUT_MS] / 1000
-        self._ends: float | None = None
+        self._clock = clock
+        self._began: float | None = None
 
     def left(self, *, keep: float = 0.0) -> float:
         """Seconds, without those that are kept for later: half of them at most."""
-        now = time.monotonic()
-        if self._ends is None:
-            self._ends = now + self._seconds
-        left = max(0.0, self._ends - now)
+        now = self._clock()
+        if self._began is None:
+            self._began = now
+        left = max(0.0, self._seconds - (now - self._began))
         return left - min(keep, left / 2)
 
 
