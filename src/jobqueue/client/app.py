@@ -242,7 +242,11 @@ class JobQueue:
     def run_worker(
         self, queues: Iterable[str] | None = None, concurrency: int | None = None
     ) -> None:
-        """Execute jobs in this process until SIGTERM or SIGINT, then drain. Blocks."""
+        """Execute jobs in this process until SIGTERM or SIGINT, then drain. Blocks.
+
+        A second signal ends the process at once. Where the program has not configured logging,
+        starts, failures and stops are logged on stdout: as text on a terminal, as JSON elsewhere.
+        """
         run_worker(self.worker(queues, concurrency), self.close)
 
     # -- its life --------------------------------------------------------------------------
