@@ -265,7 +265,10 @@ class LogSection(Section):
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "Least severe messages that are logged."
     )
-    format: Literal["json", "text"] = setting("json", "JSON lines, or text for people.")
+    format: Literal["auto", "json", "text"] = setting(
+        "auto",
+        "JSON lines, or text for people; `auto`: text where stdout is a terminal, JSON elsewhere.",
+    )
 
 
 class Settings(Section):

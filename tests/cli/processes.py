@@ -37,15 +37,18 @@ def run(module: str, *args: str, cwd: Path, timeout: float = 30.0, **extra: str)
 
 
 class Service:
-    """A jq-server or jq-worker. Its log lines are collected as they come."""
+    """A jq-server or jq-worker, or a script. Its log lines are collected as they come."""
 
-    def __init__(self, module: str, *args: str, cwd: Path, **extra: str) -> None:
+    def __init__(
+        self, module: str, *args: str, cwd: Path, script: Path | None = None, **extra: str
+    ) -> None:
         self.lines: list[dict[str, Any]] = []
         self.noise: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
+        program = ["-m", f"jobqueue.cli.{module}"] if script is None else [str(script)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"jobqueue.cli.{module}", *args],
+            [sys.executable, *program, *args],
             cwd=cwd,
             env=environment(**extra),
             stdout=subprocess.PIPE,
@@ -79,6 +82,18 @@ class Service:
             patience.wait_on(self._changed, lambda: found() is not None or self._ended, timeout)
             line = found()
         assert line is not None, f"no line {beginning!r} in {self.lines} {self.noise}"
+        return line
+
+    def plain_line(self, part: str, timeout: float = START_TIMEOUT) -> str:
+        """Wait for a line that is not JSON and holds that."""
+
+        def found() -> str | None:
+            return next((line for line in self.noise if part in line), None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: found() is not None or self._ended, timeout)
+            line = found()
+        assert line is not None, f"no line with {part!r} in {self.lines} {self.noise}"
         return line
 
     def signal(self, number: int) -> None:

@@ -265,6 +265,7 @@ def test_a_batch_file_is_taken_line_by_line(ctl, server, queue, tmp_path):
     ("line", "expected"),
     [
         ("{", "line 1: is not JSON"),
+        ('{"payload": NaN}', "line 1: is not JSON: NaN"),
         ("[1]", 'line 1: must be an object with a "payload"'),
         ('{"payload": 1, "prio": 2}', "line 1: unknown field 'prio'; allowed: payload, queue"),
         ('{"payload": 1, "priority": "2"}', "line 1: priority must be int"),

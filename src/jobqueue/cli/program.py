@@ -8,15 +8,16 @@ import io
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from jobqueue import logs
 from jobqueue.cli.version import version_text
 from jobqueue.core.errors import Code, JobQueueError
+from jobqueue.topology.stop_signals import stop_on_signals
 
 # 0 is success, 130 Ctrl-C.
 EXIT_CODES: dict[Code, int] = {
@@ -168,34 +169,27 @@ def _calm_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def run_service(main: Callable[[asyncio.Event], Awaitable[int]], log: logging.Logger) -> int:
+def run_service(
+    main: Callable[[asyncio.Event], Awaitable[int]], log: logging.Logger, at_stop: str = ""
+) -> int:
     """Run a service; what ends it unexpectedly is logged, as everything else about it is.
 
-    The first SIGTERM or SIGINT asks it to stop; the second ends the process.
+    The first SIGTERM or SIGINT asks it to stop, and ``at_stop`` is logged; the second ends the
+    process.
     """
 
     async def body() -> int:
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def on_signal(number: int) -> None:
-            if stop.is_set():
-                os._exit(128 + number)
-            stop.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal, int(number))
-        try:
+        with stop_on_signals(stop, log, at_stop):
             return await main(stop)
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
 
     _calm_collector()
     try:
         return run_async(body())
     except JobQueueError as error:
-        log.error(error.message, extra={"code": error.code.value})  # noqa: TRY400 - not a defect
+        message, _, details = error.message.partition("\n")
+        extra = {"code": error.code.value}
+        logs.write(log, logging.ERROR, message, extra=extra, details=details)
         return EXIT_CODES[error.code]
     except Exception:
         log.exception("ended by a defect")

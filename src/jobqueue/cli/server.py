@@ -67,7 +67,10 @@ def serve(
         str | None, typer.Option(help="A set of defaults: default, producer or streaming.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="json or text.")] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(help="auto, json or text. Default: auto: text on a terminal, else JSON."),
+    ] = None,
     sets: SetOption = None,
     dry_run_: Annotated[
         bool,
@@ -105,7 +108,11 @@ def serve(
     logs.configure(SERVICE, settings.log.level, settings.log.format)
     for warning in loaded.warnings:
         log.warning(warning)
-    return run_service(lambda stop: _run(settings, stop), log)
+    at_stop = (
+        f"stopping: it takes no more calls, and waits up to {settings.server.shutdown_timeout:g} s"
+        " for the jobs of its own pool; a second Ctrl-C or SIGTERM ends it at once"
+    )
+    return run_service(lambda stop: _run(settings, stop), log, at_stop)
 
 
 async def _run(settings: config.Settings, stop: asyncio.Event) -> int:

@@ -21,6 +21,7 @@ from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.services import engine_job
 from jobqueue.topology import security
+from jobqueue.topology.stop_signals import drains
 
 if TYPE_CHECKING:
     from jobqueue.client.app import JobQueue
@@ -86,7 +87,10 @@ def work(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="json or text.")] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(help="auto, json or text. Default: auto: text on a terminal, else JSON."),
+    ] = None,
     sets: SetOption = None,
     version: VersionOption = False,
 ) -> int:
@@ -146,7 +150,7 @@ def work(
         )
         return await _run(worker, stop)
 
-    return run_service(body, log)
+    return run_service(body, log, drains(settings.worker.shutdown_timeout))
 
 
 def _command(text: str | None) -> list[str] | None:

@@ -6,7 +6,8 @@ import asyncio
 import enum
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from jobqueue.core.errors import InvalidArgument
@@ -14,6 +15,7 @@ from jobqueue.core.job import Assignment, Transition
 from jobqueue.worker.context import Context
 from jobqueue.worker.outcomes import Abort, PlainFailure, RetryLater, UnknownTask
 from jobqueue.worker.task import TaskDefinition
+from jobqueue.worker.waiting import WaitingSlots
 
 MAX_ERROR_BYTES = 8 * 1024
 _MAX_MESSAGE_BYTES = 4 * 1024
@@ -38,6 +40,7 @@ class Execution:
         "context",
         "definition",
         "ended",
+        "error",
         "executor",
         "handle",
         "received",
@@ -45,6 +48,7 @@ class Execution:
         "start_unsure",
         "stop",
         "timer",
+        "waiting",
     )
 
     def __init__(
@@ -53,6 +57,7 @@ class Execution:
         definition: TaskDefinition | None,
         executor: Executor,
         received: float,
+        waiting: WaitingSlots,
     ) -> None:
         self.assignment = assignment
         self.definition = definition  # None: an external program
@@ -66,6 +71,17 @@ class Execution:
         self.context: Context | None = None  # written by threads
         self.timer: asyncio.TimerHandle | None = None
         self.handle: Any = None  # the executor's own
+        self.error: BaseException | None = None  # what the handler raised, until it is logged
+        self.waiting = waiting
+
+    def log_fields(self) -> Mapping[str, Any]:
+        """What every log line of the handler carries."""
+        job = self.assignment
+        return {"job_id": job.id, "type": job.type, "queue": job.queue, "attempt": job.attempt}
+
+    def waiting_for(self, queue: str | None) -> AbstractContextManager[None]:
+        """The handler waits for a job of that queue while the block runs."""
+        return self.waiting.waits(self.assignment.lease, queue)
 
     @property
     def timeout(self) -> float | None:
@@ -164,6 +180,7 @@ class Endings:
 
     def raised(self, execution: Execution, error: BaseException) -> Transition:
         """The handler raised."""
+        execution.error = error
         return self.failed(execution, describe(error), retryable(error), retry_after(error))
 
     def failed(

@@ -153,6 +153,8 @@ def service(
     shutdown = settings.worker.shutdown_timeout if works else settings.server.shutdown_timeout
     environment = {catalogue.SHUTDOWN_TIMEOUT_MS.name: str(int(shutdown * 1000)), **told}
     for path, variable in _SHARED_FLAGS.items():
+        if (path, plan.flags.get(path)) == ("log.format", "auto"):
+            continue  # its output is a file: what it writes by default
         if path in plan.flags and variable.name in {one.name for one in chosen.all_variables}:
             environment[variable.name] = plan.flags[path]
     if chosen.port is not None and port is not None:

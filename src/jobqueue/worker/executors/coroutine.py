@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from jobqueue.core.attempt import enter_attempt
 from jobqueue.worker.execution import Endings, Execution, Host
 
 
@@ -24,6 +25,7 @@ class CoroutineExecutor:
             return
         definition = execution.definition
         assert definition is not None
+        enter_attempt(execution)
         try:
             arguments = definition.decode(execution.assignment.payload)
             if definition.context_parameter is not None:
