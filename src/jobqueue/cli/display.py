@@ -168,6 +168,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def staying(number: int, which: str = "") -> str:
+    """How many dead letters a command leaves where they are."""
+    noun = f"{which} dead letter".strip()
+    return f"{counted(number, noun)} {'stays' if number == 1 else 'stay'} behind"
+
+
 class Bar:
     """Progress that a caller advances."""
 

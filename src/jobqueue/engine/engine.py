@@ -329,7 +329,17 @@ class Engine(OperatorCalls):
         """See ``ClientApi.list_jobs``."""
         admission.check_query(query)
         before = admission.read_page_token(query.page_token)
-        wanted = JobFilter(query.queue, query.states, query.type, before, query.limit + 1)
+        wanted = JobFilter(
+            query.queue,
+            query.states,
+            query.type,
+            before,
+            query.limit + 1,
+            query.reasons,
+            query.error,
+            query.since,
+            query.until,
+        )
         jobs = await self._store.list_jobs(wanted)
         if len(jobs) <= query.limit:
             return Page(jobs)

@@ -10,7 +10,7 @@ from jobqueue.access.limits import Limiter
 from jobqueue.api.grpc.calls import Calls, Duplex, handled
 from jobqueue.api.grpc.channel import PAGE_BYTES
 from jobqueue.api.grpc.codec.jobs import event_to_pb, job_to_pb, result_to_pb, spec_from_pb
-from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_states
+from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_reasons, asked_states, seconds
 from jobqueue.api.grpc.submit_stream import submit_stream
 from jobqueue.core.api import ClientApi
 from jobqueue.core.errors import InvalidArgument
@@ -108,6 +108,10 @@ class ClientServicer(rpc.ClientServiceServicer):
             type=request.type if request.HasField("type") else None,
             limit=request.page_size if request.HasField("page_size") else DEFAULT_PAGE,
             page_token=request.page_token,
+            reasons=asked_reasons(request.reasons, "reasons"),
+            error=request.error,
+            since=seconds(request.since) if request.HasField("since") else None,
+            until=seconds(request.until) if request.HasField("until") else None,
         )
         page = await self._backend.list_jobs(query)
         while (size := _page_bytes(page)) > PAGE_BYTES and len(page.jobs) > 1:

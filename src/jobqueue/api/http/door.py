@@ -31,6 +31,7 @@ ROLES: dict[tuple[str, str], frozenset[Role]] = {
     ("POST", "/jobs/{job_id}/retry"): _OPERATOR,
     ("DELETE", "/jobs/{job_id}"): _OPERATOR,
     ("GET", "/dlq"): _READER,
+    ("POST", "/dlq/retry"): _OPERATOR,
     ("POST", "/dlq/{job_id}/retry"): _OPERATOR,
     ("GET", "/queues"): _OPERATOR,
     ("POST", "/queues"): _OPERATOR,

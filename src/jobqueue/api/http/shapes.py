@@ -124,6 +124,23 @@ class CancelAnswer(Struct, kw_only=True):
     already_terminal: bool
 
 
+class RefusedView(Struct, kw_only=True):
+    """A dead letter that cannot go back, and why."""
+
+    job_id: str
+    message: str
+
+
+class RetryAnswer(Struct, kw_only=True):
+    """What one call did. Call again with ``next_page_token`` until that is empty."""
+
+    looked_at: int
+    matched: int
+    retried: int
+    refused: list[RefusedView]
+    next_page_token: str
+
+
 class QueueView(Struct, kw_only=True):
     """A queue, its defaults and its figures."""
 
