@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -150,3 +151,97 @@ def test_a_full_device_under_the_output_is_told(server):
         )
     assert answer.returncode == 1
     assert "Traceback" not in answer.stderr
+
+
+# -- questions before something is done to many, or for good --------------------------------------
+
+
+@pytest.fixture
+def graveyard(tmp_path):
+    """A folder with an SQLite file that holds failed, cancelled and waiting jobs."""
+    with processes.server(tmp_path, "--db-url", URL) as server:
+        grpc = server.line("ready")["grpc"]
+
+        def ctl(*args: str) -> str:
+            return processes.run("ctl", "--server", grpc, *args, cwd=tmp_path).stdout
+
+        for _ in range(2):
+            ctl("job", "submit", "default", "{}", "--type", "fail", "--max-retries", "0",
+                "--wait")  # fmt: skip
+        ctl("queue", "create", "idle")
+        ctl("queue", "pause", "idle")
+        ids = ctl("job", "submit", "idle", "{}", "--count", "3").split()
+        ctl("job", "cancel", ids[0])
+        assert server.stop() == 0
+    return tmp_path
+
+
+def _depth(folder, queue: str) -> dict[str, int]:
+    answer = processes.run("ctl", "--url", URL, "queue", "stats", queue, "-o", "json", cwd=folder)
+    depth: dict[str, int] = json.loads(answer.stdout)["depth"]
+    return depth
+
+
+def test_a_person_is_asked_before_many_dead_letters_are_retried(graveyard):
+    command = ("ctl", "--url", URL, "dlq", "retry", "--all")
+    status, shown = terminal.run(*command, cwd=graveyard, answers={"Go on?": "n\n"})
+    text = " ".join(terminal.screen(shown).split())
+    assert status == 1
+    assert "2 jobs will be sent back to PENDING" in text
+    assert "1 other dead letter stays behind." in text
+    assert "Nothing was changed." in text
+    assert _depth(graveyard, "default")["DEAD_LETTERED"] == 2
+    status, shown = terminal.run(*command, cwd=graveyard, answers={"Go on?": "y\n"})
+    assert status == 0
+    shown = terminal.screen(shown)
+    assert "2 jobs sent back to PENDING; 1 dead letter stays behind" in shown
+    assert _depth(graveyard, "default")["PENDING"] == 2
+    assert _depth(graveyard, "idle")["DEAD_LETTERED"] == 1
+
+
+def test_nothing_is_asked_when_nothing_matches_or_yes_is_said(graveyard):
+    command = ("ctl", "--url", URL, "dlq", "retry", "--all")
+    status, shown = terminal.run(*command, "--queue", "idle", cwd=graveyard)
+    assert (status, "Go on?" in shown) == (0, False)
+    assert "--reason ALL" in shown
+    status, shown = terminal.run(*command, "--yes", cwd=graveyard)
+    assert (status, "Go on?" in shown) == (0, False)
+    assert _depth(graveyard, "default")["PENDING"] == 2
+
+
+@pytest.mark.req("jq:FR-026")
+def test_a_person_is_asked_before_a_queue_is_deleted(graveyard):
+    command = ("ctl", "--url", URL, "queue", "delete", "idle")
+    status, shown = terminal.run(*command, cwd=graveyard)
+    assert (status, "Go on?" in shown) == (5, False)  # it is refused anyway
+    assert "2 unfinished jobs" in shown
+    status, shown = terminal.run(*command, "--force", cwd=graveyard, answers={"Go on?": "\n"})
+    text = " ".join(terminal.screen(shown).split())
+    assert status == 1
+    assert "2 unfinished jobs become dead letters. 1 dead letter stays behind. Go on?" in text
+    assert _depth(graveyard, "idle")["PENDING"] == 2
+    status, shown = terminal.run(*command, "--force", cwd=graveyard, answers={"Go on?": "y\n"})
+    assert status == 0
+    assert "2 unfinished jobs dead-lettered; 1 dead letter stays behind" in terminal.screen(shown)
+
+
+def test_a_person_is_asked_before_a_job_is_removed(graveyard):
+    listed = processes.run(
+        "ctl", "--url", URL, "dlq", "list", "--queue", "idle", "-o", "json", cwd=graveyard
+    )
+    (job,) = json.loads(listed.stdout)["jobs"]
+    command = ("ctl", "--url", URL, "job", "delete", job["job_id"])
+    status, _ = terminal.run(*command, cwd=graveyard, answers={"Go on?": "n\n"})
+    assert status == 1
+    status, shown = terminal.run(*command, cwd=graveyard, answers={"Go on?": "y\n"})
+    assert (status, "is deleted" in shown) == (0, True)
+
+
+@pytest.mark.req("jq:FR-032")
+def test_a_limit_is_kept_and_nothing_is_asked(store):
+    status, shown = terminal.run(
+        "ctl", "--url", URL, "job", "list", "--limit", "4", cwd=store, timeout=20.0
+    )
+    assert status == 0
+    assert len(re.findall(r"DONE|DEAD_LETTERED", terminal.screen(shown))) == 4
+    assert "next page" not in shown

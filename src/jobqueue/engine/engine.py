@@ -45,6 +45,7 @@ from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
 from jobqueue.engine.links import ENDING, EngineLink, ReportCall
 from jobqueue.engine.operator import OperatorCalls
+from jobqueue.engine.paging import read_page
 from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
@@ -334,16 +335,13 @@ class Engine(OperatorCalls):
             query.states,
             query.type,
             before,
-            query.limit + 1,
+            0,
             query.reasons,
             query.error,
             query.since,
             query.until,
         )
-        jobs = await self._store.list_jobs(wanted)
-        if len(jobs) <= query.limit:
-            return Page(jobs)
-        return Page(jobs[:-1], admission.write_page_token(jobs[-2].seq))
+        return await read_page(self._store.list_jobs, wanted, query.limit)
 
     async def list_by_time(self, query: TimeQuery) -> list[Job]:
         """See ``TimelineApi.list_by_time``."""

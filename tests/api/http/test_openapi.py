@@ -24,6 +24,7 @@ ROUTES = {
     "/jobs/{job_id}/events": {"get"},
     "/jobs/{job_id}/wait": {"get"},
     "/dlq": {"get"},
+    "/dlq/retry": {"post"},
     "/dlq/{job_id}/retry": {"post"},
     "/queues": {"get", "post"},
     "/queues/{name}": {"get", "delete"},
