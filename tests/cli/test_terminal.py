@@ -63,10 +63,53 @@ def test_a_person_pages_through_a_list(store):
     assert terminal.screen(shown).count("JOB ID") == 1
 
 
-def test_a_narrow_terminal_loses_nothing(store):
-    status, shown = terminal.run("ctl", "--url", URL, "dlq", "list", cwd=store, columns=60)
-    assert status == 0
-    assert "RuntimeError: failed on purpose" in terminal.screen(shown).replace("\n", "")
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_columns_are_left_out_where_there_is_no_room(store, columns):
+    def lines(*args: str) -> list[str]:
+        status, shown = terminal.run("ctl", "--url", URL, *args, cwd=store, columns=columns)
+        assert status == 0
+        found = [line.rstrip() for line in terminal.screen(shown).splitlines()]
+        assert max(map(len, found)) <= columns, found
+        return found
+
+    listed = processes.run("ctl", "--url", URL, "dlq", "list", "-o", "json", cwd=store)
+    dead = json.loads(listed.stdout)["jobs"][0]["job_id"]
+    header, row, *rest = lines("dlq", "list", "--limit", "1")
+    assert row.startswith(dead)
+    assert "RuntimeError: failed" in row
+    assert ("RETRIES" in header) is (columns == 200)
+    assert ("No room for" in " ".join(rest)) is (columns != 200)
+    header, *rows = lines("job", "list", "--limit", "4")
+    for row in rows[:4]:
+        assert re.match(r"[0-9a-f-]{36}  .*(DONE|DEAD_LETTERED|PENDING)", row), row
+    for args in (("job", "logs", dead), ("queue", "list"), ("worker", "list", "--all")):
+        assert lines(*args)
+
+
+def test_a_pipe_gets_every_column_whole(store):
+    piped = processes.run("ctl", "--url", URL, "dlq", "list", cwd=store, COLUMNS="60").stdout
+    header, row = piped.splitlines()
+    assert header.split()[-2:] == ["RETRIES", "CREATED"]
+    assert "RuntimeError: failed on purpose" in row
+
+
+def test_a_large_payload_is_cut_for_people_only(tmp_path):
+    with processes.server(tmp_path, "--db-url", URL) as server:
+        grpc = server.line("ready")["grpc"]
+        (tmp_path / "big.json").write_text(json.dumps({"rows": [{"n": n} for n in range(5_000)]}))
+        answer = processes.run("ctl", "--server", grpc, "job", "submit", "default", "@big.json",
+                               "--type", "echo", "--wait", "-o", "json", cwd=tmp_path)  # fmt: skip
+        job_id = json.loads(answer.stdout)["job_id"]
+        command = ("ctl", "--server", grpc, "job", "status", job_id)
+        status, shown = terminal.run(*command, cwd=tmp_path, columns=80)
+        text = terminal.screen(shown)
+        assert status == 0
+        assert len(text.splitlines()) < 80
+        assert text.count("--output json has all") == 2  # payload and result
+        piped = processes.run(*command, cwd=tmp_path).stdout
+        assert '"n": 4999' in piped
+        document = json.loads(processes.run(*command, "-o", "json", cwd=tmp_path).stdout)
+        assert len(document["payload"]["rows"]) == 5_000
 
 
 def test_long_work_has_a_progress_bar_on_a_terminal_only(store):
@@ -243,5 +286,5 @@ def test_a_limit_is_kept_and_nothing_is_asked(store):
         "ctl", "--url", URL, "job", "list", "--limit", "4", cwd=store, timeout=20.0
     )
     assert status == 0
-    assert len(re.findall(r"DONE|DEAD_LETTERED", terminal.screen(shown))) == 4
+    assert len(re.findall(r"DONE|DEAD_LETTERED|PENDING", terminal.screen(shown))) == 4
     assert "next page" not in shown

@@ -12,7 +12,7 @@ from jobqueue.cli import ctl_submit
 from jobqueue.cli.asking import YesOption, ask, is_asked
 from jobqueue.cli.display import (
     NONE,
-    content,
+    content_for_people,
     local_time,
     note,
     on_terminal,
@@ -81,7 +81,10 @@ def show_job(job: Job, chosen: Session) -> None:
         ("Error", job.error),
     ]
     fields += [(name, value) for name, value in optional if value]
-    fields += [("Payload", content(job.payload)), ("Result", content(job.result))]
+    fields += [
+        ("Payload", content_for_people(job.payload)),
+        ("Result", content_for_people(job.result)),
+    ]
     print_fields(fields)
 
 
@@ -95,7 +98,13 @@ def logs(context: typer.Context, job_id: JobId, output: OutputOption = None) -> 
         print_json({"job_id": wanted, "events": [event_document(event) for event in events]})
         return
     headers = ("#", "TIME", "FROM", "TO", "REASON", "ATTEMPT", "WORKER", "DETAIL")
-    print_table(headers, [_event_row(event) for event in events], "There are no events.")
+    print_table(
+        headers,
+        [_event_row(event) for event in events],
+        "There are no events.",
+        spare=("FROM", "ATTEMPT", "WORKER", "DETAIL", "REASON"),
+        elastic="DETAIL",
+    )
 
 
 def _event_row(event: Event) -> list[str]:
@@ -107,7 +116,7 @@ def _event_row(event: Event) -> list[str]:
         event.reason.value,
         str(event.attempt),
         event.worker_id or NONE,
-        _short(event.detail) or NONE,
+        _first_line(event.detail) or NONE,
     ]
 
 
@@ -182,14 +191,20 @@ def _print_page(chosen: Session, page: Page, *, dead_letters: bool) -> None:
         row = [job.id, job.queue, job.type or NONE, job.state.name, str(job.priority),
                f"{job.retry_count}/{job.max_retries}", local_time(job.created_at)]  # fmt: skip
         if dead_letters:
-            row[3:5] = [job.reason.value, _short(job.error) or NONE]
+            row[3:5] = [job.reason.value, _first_line(job.error) or NONE]
         rows.append(row)
-    print_table(headers, rows, "There are no such jobs.")
+    print_table(
+        headers,
+        rows,
+        "There are no such jobs.",
+        spare=("RETRIES", "PRIO", "CREATED", "QUEUE", "REASON", "TYPE"),
+        elastic="ERROR",
+    )
 
 
-def _short(text: str, limit: int = 60) -> str:
-    line = text.strip().split("\n")[0]
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+def _first_line(text: str) -> str:
+    """Of an error: its message, without where it was raised."""
+    return text.strip().partition("\n")[0]
 
 
 def _next_page_wanted() -> bool:

@@ -160,7 +160,12 @@ def print_depths(queues: list[QueueStats]) -> None:
         ]
         for stats in queues
     ]
-    print_table(headers, rows, "There are no queues.")
+    print_table(
+        headers,
+        rows,
+        "There are no queues.",
+        spare=("PROCESSED", "ASSIGNED", "DONE", "FAILED", "RUNNING", "DEAD_LETTERED", "PENDING"),
+    )
 
 
 @app.command(epilog=examples("jq-ctl queue stats default"))
