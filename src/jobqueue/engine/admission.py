@@ -39,8 +39,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
 
 
-def check_spec(spec: JobSpec, max_payload_bytes: int) -> None:
-    """Refuse a job that could not be carried out as it says."""
+def check_spec(spec: JobSpec, max_payload_bytes: int, now: float | None = None) -> None:
+    """Refuse a job that could not be carried out as it says; ``run_at`` is judged by ``now``."""
     _check_name("queue", spec.queue)
     size = len(spec.payload)
     if size == 0:
@@ -62,6 +62,8 @@ def check_spec(spec: JobSpec, max_payload_bytes: int) -> None:
         _check_positive("timeout", spec.timeout)
     if spec.delay is not None or spec.run_at is not None:
         _check_times(spec)
+        if spec.ttl is not None:
+            check_start_within(spec, spec.ttl, now)
     if spec.type:
         check_text("type", spec.type, MAX_TYPE_LENGTH)
     if spec.key is not None:
@@ -79,6 +81,24 @@ def _check_times(spec: JobSpec) -> None:
         raise InvalidArgument("delay", f"must be 0 to {MAX_SECONDS:.0f} seconds")
     if spec.run_at is not None and not (math.isfinite(spec.run_at) and 0 <= spec.run_at <= LATEST):
         raise InvalidArgument("run_at", "must be a time between 1970 and 9999")
+
+
+def check_start_within(
+    spec: JobSpec, ttl: float, now: float | None, whose: str = "its ttl"
+) -> None:
+    """Refuse a job that would expire before it may start: its TTL counts from the submit."""
+    if spec.delay is not None:
+        field, wait = "delay", spec.delay
+    elif spec.run_at is not None and now is not None:
+        field, wait = "run_at", spec.run_at - now
+    else:
+        return
+    if wait >= ttl:
+        raise InvalidArgument(
+            field,
+            f"the job would expire before it may start: it waits {wait:.6g} s, and {whose} ends"
+            f" {ttl:.6g} s after the submit; make ttl longer than {field}",
+        )
 
 
 def check_queue(queue: Queue) -> None:

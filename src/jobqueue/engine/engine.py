@@ -209,9 +209,10 @@ class Engine(OperatorCalls):
         jobs: list[NewJob] = []
         places: list[int] = []
         limit = self._settings.max_payload_bytes
+        now = self._clock.now()
         for place, (spec, job_id) in enumerate(zip(specs, new_job_ids(len(specs)), strict=True)):
             try:
-                admission.check_spec(spec, limit)
+                admission.check_spec(spec, limit, now)
             except InvalidArgument as error:
                 results[place] = SubmitResult.refused(error)
                 continue
