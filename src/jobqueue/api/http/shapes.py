@@ -11,6 +11,14 @@ from jobqueue.api.http.errors import ErrorDetail
 _Time = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
 
 
+class Index(Struct, kw_only=True):
+    """What is here, and where."""
+
+    name: str
+    version: str
+    links: dict[str, str]
+
+
 class Accepted(Struct, kw_only=True):
     """A job was accepted; poll it, or wait for it, under ``Location``."""
 
