@@ -101,6 +101,9 @@ class InlineBackend:
             if query.queue in (None, job.queue)
             and query.type in (None, job.type)
             and (not query.states or job.state in query.states)
+            and (not query.reasons or job.reason in query.reasons)
+            and query.error in job.error
+            and _ended_within(job, query)
         ]
         return Page(found[: query.limit])
 
@@ -203,7 +206,7 @@ class InlineBackend:
 
     async def _accept(self, spec: JobSpec) -> SubmitResult:
         try:
-            check_spec(spec, EngineSettings().max_payload_bytes)
+            check_spec(spec, EngineSettings().max_payload_bytes, time.time())
         except InvalidArgument as error:
             return SubmitResult.refused(error)
         if spec.key is not None and spec.key in self._keys:
@@ -331,3 +334,14 @@ class InlineBlock:
         trace: TracebackType | None,
     ) -> None:
         self.__exit__(kind, error, trace)
+
+
+def _ended_within(job: Job, query: JobQuery) -> bool:
+    if query.since is None and query.until is None:
+        return True
+    at = job.completed_at
+    return (
+        at is not None
+        and (query.since is None or at >= query.since)
+        and (query.until is None or at < query.until)
+    )

@@ -19,6 +19,8 @@ from jobqueue.core.job import (
     Queue,
     QueueSpec,
     QueueStats,
+    Retried,
+    RetryQuery,
     SubmitResult,
     TimeQuery,
     Transition,
@@ -207,6 +209,14 @@ class OperatorApi(Protocol):
 
     async def retry(self, job_id: str) -> Job:
         """Send a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
+        ...
+
+    async def retry_dead_letters(self, query: RetryQuery) -> Retried:
+        """Send the next dead letters that match back to PENDING, with their counters reset.
+
+        One call looks at a bounded number of them, newest first; repeat it with the token that it
+        returns until that is empty. A job that is dead-lettered again meanwhile is not met twice.
+        """
         ...
 
     async def delete_job(self, job_id: str) -> None:

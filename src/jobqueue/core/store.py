@@ -31,7 +31,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import State
+from jobqueue.core.lifecycle import Reason, State
 
 if TYPE_CHECKING:
     from jobqueue.core.restore import Restored, Told
@@ -94,6 +94,19 @@ class JobFilter:
     type: str | None = None
     before_seq: int | None = None
     limit: int = 20
+    reasons: tuple[Reason, ...] = ()  # of the latest transition; none: all
+    error: str = ""  # is part of the job's error text, letter by letter
+    since: float | None = None  # it ended at this time or later
+    until: float | None = None  # it ended before this time
+
+
+@dataclass(slots=True)
+class DeadLetters:
+    """What a bounded look at dead letters found."""
+
+    found: list[tuple[int, int]]  # number and version of those that match, newest first
+    looked_at: int
+    before_seq: int | None  # where the next look begins; None: there are no more
 
 
 class Change(enum.Flag):
@@ -222,6 +235,14 @@ class Store(Protocol):
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """Read a page of jobs, newest first."""
+        ...
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """Look at the next dead letters, about ``limit`` of them, and name those that match.
+
+        ``states`` is not looked at. A call is bounded by what it looks at, not by what matches,
+        so that a rare match among a million is found in many short calls.
+        """
         ...
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:

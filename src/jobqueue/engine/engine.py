@@ -46,6 +46,7 @@ from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
 from jobqueue.engine.links import ENDING, EngineLink, ReportCall
 from jobqueue.engine.operator import OperatorCalls
+from jobqueue.engine.paging import read_page
 from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
@@ -209,9 +210,10 @@ class Engine(OperatorCalls):
         jobs: list[NewJob] = []
         places: list[int] = []
         limit = self._settings.max_payload_bytes
+        now = self._clock.now()
         for place, (spec, job_id) in enumerate(zip(specs, new_job_ids(len(specs)), strict=True)):
             try:
-                admission.check_spec(spec, limit)
+                admission.check_spec(spec, limit, now)
             except InvalidArgument as error:
                 results[place] = SubmitResult.refused(error)
                 continue
@@ -330,11 +332,18 @@ class Engine(OperatorCalls):
         """See ``ClientApi.list_jobs``."""
         admission.check_query(query)
         before = admission.read_page_token(query.page_token)
-        wanted = JobFilter(query.queue, query.states, query.type, before, query.limit + 1)
-        jobs = await self._store.list_jobs(wanted)
-        if len(jobs) <= query.limit:
-            return Page(jobs)
-        return Page(jobs[:-1], admission.write_page_token(jobs[-2].seq))
+        wanted = JobFilter(
+            query.queue,
+            query.states,
+            query.type,
+            before,
+            0,
+            query.reasons,
+            query.error,
+            query.since,
+            query.until,
+        )
+        return await read_page(self._store.list_jobs, wanted, query.limit)
 
     async def list_by_time(self, query: TimeQuery) -> list[Job]:
         """See ``TimelineApi.list_by_time``."""

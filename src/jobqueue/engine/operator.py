@@ -10,23 +10,29 @@ from jobqueue.core.job import (
     ComponentHealth,
     Health,
     Job,
+    NotRetried,
     Outcome,
     Queue,
     QueueSpec,
     QueueStats,
     Refusal,
+    Retried,
+    RetryQuery,
     Transition,
     Worker,
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import TERMINAL
-from jobqueue.core.store import Store
+from jobqueue.core.store import JobFilter, Store
 from jobqueue.core.stream import StreamRunner
 from jobqueue.engine import admission
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.settings import EngineSettings
 
 _FORCE_CHUNK = 1_000
+# Dead letters that one call looks at: it answers well within a caller's patience.
+_RETRY_CHUNK = 1_000
+_COUNT_CHUNK = 10_000
 
 
 class OperatorCalls:
@@ -126,6 +132,40 @@ class OperatorCalls:
                 f"job {job_id} is {state}; only FAILED and DEAD_LETTERED jobs can be retried"
             )
         return await self.get(job_id)
+
+    async def retry_dead_letters(self, query: RetryQuery) -> Retried:
+        """See ``OperatorApi.retry_dead_letters``."""
+        admission.check_retry_query(query)
+        if query.queue is not None:
+            await self.queue_stats(query.queue)  # a mistyped name is told
+        looked = await self._store.dead_letters(
+            JobFilter(
+                queue=query.queue,
+                type=query.type,
+                before_seq=admission.read_page_token(query.page_token),
+                limit=_COUNT_CHUNK if query.dry_run else _RETRY_CHUNK,
+                reasons=query.reasons,
+                error=query.error,
+                since=query.since,
+                until=query.until,
+            )
+        )
+        answer = Retried(looked.looked_at, len(looked.found), 0)
+        if looked.before_seq is not None:
+            answer.next_page_token = admission.write_page_token(looked.before_seq)
+        if query.dry_run or not looked.found:
+            return answer
+        outcomes = await self._apply(
+            # Named with its version: one that was moved meanwhile is left alone.
+            [Transition.retried_by_hand(seq, version) for seq, version in looked.found]
+        )
+        answer.retried = sum(outcome.applied for outcome in outcomes)
+        answer.refused = [
+            NotRetried(outcome.job_id, f"its queue {outcome.queue!r} is deleted")
+            for outcome in outcomes
+            if outcome.refusal is Refusal.NO_QUEUE
+        ]
+        return answer
 
     async def delete_job(self, job_id: str) -> None:
         """See ``OperatorApi.delete_job``."""

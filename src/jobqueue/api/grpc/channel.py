@@ -19,9 +19,7 @@ MESSAGE_MARGIN = 256 * KIB
 # A batch of specs, assignments or reports is closed when it reaches this size.
 BATCH_BYTES = 1 * MIB
 BATCH_ITEMS = 1000
-# A page of jobs is made shorter when it would exceed this.
-PAGE_BYTES = 16 * MIB
-# The largest answer a client takes: a page, or one job with payload and result.
+# The largest answer a client takes: one job with payload and result. Pages are smaller.
 CLIENT_RECEIVE_BYTES = 64 * MIB
 
 # Sent at the beginning of a stream that was let in, before any message.

@@ -11,6 +11,14 @@ from jobqueue.api.http.errors import ErrorDetail
 _Time = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
 
 
+class Index(Struct, kw_only=True):
+    """What is here, and where."""
+
+    name: str
+    version: str
+    links: dict[str, str]
+
+
 class Accepted(Struct, kw_only=True):
     """A job was accepted; poll it, or wait for it, under ``Location``."""
 
@@ -122,6 +130,23 @@ class CancelAnswer(Struct, kw_only=True):
     status: str
     cancel_requested: bool  # it runs, and its worker was asked to stop
     already_terminal: bool
+
+
+class RefusedView(Struct, kw_only=True):
+    """A dead letter that cannot go back, and why."""
+
+    job_id: str
+    message: str
+
+
+class RetryAnswer(Struct, kw_only=True):
+    """What one call did. Call again with ``next_page_token`` until that is empty."""
+
+    looked_at: int
+    matched: int
+    retried: int
+    refused: list[RefusedView]
+    next_page_token: str
 
 
 class QueueView(Struct, kw_only=True):

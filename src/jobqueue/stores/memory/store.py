@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import decide, overdue
@@ -39,6 +39,7 @@ from jobqueue.core.store import (
     Application,
     Change,
     Claim,
+    DeadLetters,
     JobFilter,
     Lag,
     Overdue,
@@ -58,7 +59,16 @@ from jobqueue.core.stream import (
 from jobqueue.stores.memory.by_time import by_time
 from jobqueue.stores.memory.keys import Keys
 from jobqueue.stores.memory.outbox import Outbox, job_event
-from jobqueue.stores.memory.records import Entry, Home, Log, Record, event_of, held_of, job_of
+from jobqueue.stores.memory.records import (
+    Entry,
+    Home,
+    Log,
+    Record,
+    event_of,
+    held_of,
+    job_of,
+    matches,
+)
 from jobqueue.stores.memory.restoring import entries, home_of, record_of
 from jobqueue.stores.memory.roster import Roster
 from jobqueue.stores.memory.timers import Timers
@@ -404,20 +414,40 @@ class MemoryStore:
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         found: list[Job] = []
-        for seq in reversed(self._by_seq):
-            record = self._by_seq[seq]
-            if wanted.before_seq is not None and seq >= wanted.before_seq:
-                continue
+        for record in self._newest_first(wanted.before_seq):
             if wanted.queue is not None and record.spec.queue != wanted.queue:
                 continue
             if wanted.states and record.state not in wanted.states:
                 continue
-            if wanted.type is not None and record.spec.type != wanted.type:
+            if not matches(record, wanted):
                 continue
             found.append(job_of(record))
             if len(found) == wanted.limit:
                 break
         return found
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """See ``Store.dead_letters``."""
+        dead = (
+            record
+            for record in self._newest_first(wanted.before_seq)
+            if record.state is State.DEAD_LETTERED
+            and (wanted.queue is None or record.spec.queue == wanted.queue)
+        )
+        page = list(itertools.islice(dead, wanted.limit))
+        found = [(record.seq, record.version) for record in page if matches(record, wanted)]
+        return DeadLetters(found, len(page), page[-1].seq if len(page) == wanted.limit else None)
+
+    def _newest_first(self, before_seq: int | None) -> Iterator[Record]:
+        """From a place on: by number, since a dictionary cannot be entered in its middle."""
+        if before_seq is None or not self._by_seq:
+            yield from reversed(self._by_seq.values())
+            return
+        first, last = next(iter(self._by_seq)), next(reversed(self._by_seq))
+        for seq in range(min(before_seq - 1, last), first - 1, -1):
+            record = self._by_seq.get(seq)
+            if record is not None:
+                yield record
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""

@@ -551,6 +551,15 @@ SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
        CASE WHEN l.state = 5 THEN l.wake_at END, e.result, coalesce(l.error, e.error),
        coalesce(l.reason, e.reason)
 
+-- name: dead_letters
+-- The newest dead letters of a queue $1 (null: of every queue) before number $2, $3 of them at most.
+-- Each queue gives as many from its index: a scan by number alone would wade through what is DONE.
+SELECT e.seq, e.version, matches
+FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
+        SELECT seq, version, reason, completed_at, error FROM job_ended
+        WHERE state = 6 AND queue = q.id AND seq < $2::bigint ORDER BY seq DESC LIMIT $3) AS d
+      WHERE q.name = coalesce($1::text, q.name) ORDER BY d.seq DESC LIMIT $3) AS e
+
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name, e.detail,
        q.name

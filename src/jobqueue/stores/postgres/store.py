@@ -37,6 +37,7 @@ from jobqueue.core.store import (
     Application,
     Change,
     Claim,
+    DeadLetters,
     JobFilter,
     Lag,
     Overdue,
@@ -256,6 +257,12 @@ class PostgresStore:
         """See ``Store.list_jobs``."""
         return await self._database.reading.read(
             "list_jobs", lambda db: reads.list_jobs(db, wanted)
+        )
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """See ``Store.dead_letters``."""
+        return await self._database.reading.read(
+            "dead_letters", lambda db: reads.dead_letters(db, wanted)
         )
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:

@@ -35,6 +35,7 @@ from jobqueue.core.store import (
     Application,
     Change,
     Claim,
+    DeadLetters,
     JobFilter,
     Lag,
     Overdue,
@@ -252,6 +253,10 @@ class RedisStore:
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         return await self._reads.list_jobs(wanted)
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """See ``Store.dead_letters``."""
+        return await self._reads.dead_letters(wanted)
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""

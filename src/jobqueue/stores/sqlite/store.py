@@ -43,6 +43,7 @@ from jobqueue.core.store import (
     Application,
     Change,
     Claim,
+    DeadLetters,
     JobFilter,
     Lag,
     Overdue,
@@ -284,6 +285,10 @@ class SqliteStore:
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         return await self._read("list_jobs", lambda db: reads.list_jobs(db, wanted))
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """See ``Store.dead_letters``."""
+        return await self._read("dead_letters", lambda db: reads.dead_letters(db, wanted))
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""
