@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
     Assignment,
     ComponentHealth,
@@ -118,6 +119,10 @@ class Term:
     epoch: int
 
 
+class StoreAway(Unavailable):
+    """The store's server cannot be reached, or is starting: it may be back by itself."""
+
+
 class TermEnded(Exception):
     """The term that a call was made under does not stand any more; nothing was changed."""
 
@@ -168,8 +173,16 @@ class Store(Protocol):
         """
         ...
 
-    async def ping(self) -> None:
-        """Prove that the store answers and can be written; raise Unavailable otherwise."""
+    @property
+    def location(self) -> str:
+        """What keeps the jobs, and where: ``PostgreSQL at db:5432``."""
+        ...
+
+    async def ping(self, patience: float | None = None) -> None:
+        """Prove that the store answers and can be written; raise Unavailable otherwise.
+
+        A server that is away is asked again for ``patience`` seconds; None: as by any other call.
+        """
         ...
 
     def components(self) -> list[ComponentHealth]:

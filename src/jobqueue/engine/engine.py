@@ -43,6 +43,7 @@ from jobqueue.core.stream import StreamRunner
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
+from jobqueue.engine.health import store_check, stream_check
 from jobqueue.engine.links import ENDING, EngineLink, ReportCall
 from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.pulses import Pulses
@@ -78,6 +79,8 @@ class Engine(OperatorCalls):
         self._settings = settings or EngineSettings()
         self._observer = observer or Deaf()
         self._clock = clock or SystemClock()
+        self._store_check = store_check(store)
+        self._stream_check = None if stream is None else stream_check(stream)
         self._watchers = Watchers()
         self._started = False
         self._losing: set[asyncio.Task[object]] = set()
@@ -144,6 +147,9 @@ class Engine(OperatorCalls):
             await self._store.close()
             return
         self._started = False
+        await self._store_check.stop()
+        if self._stream_check is not None:
+            await self._stream_check.stop()
         await self._submits.close()
         await self._reports.close()
         await self._control.stop()

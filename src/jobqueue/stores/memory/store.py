@@ -70,6 +70,7 @@ class MemoryStore:
     """Everything in this process; gone with it."""
 
     name = "memory"
+    location = "memory of this process"
     durable = False
     parallel = False
 
@@ -107,7 +108,7 @@ class MemoryStore:
     def on_change(self, heard: Callable[[Change], None]) -> None:
         """No other process can change this store."""
 
-    async def ping(self) -> None:
+    async def ping(self, patience: float | None = None) -> None:
         """Memory always answers."""
 
     def components(self) -> list[ComponentHealth]:

@@ -64,6 +64,7 @@ from jobqueue.stores.postgres.restoring import Restoring
 from jobqueue.stores.postgres.statements import SQL
 from jobqueue.stores.postgres.streaming import Streaming
 from jobqueue.stores.postgres.sweeping import Sweeping
+from jobqueue.stores.postgres.trouble import location
 from jobqueue.stores.postgres.worker_names import WorkerNames
 from jobqueue.stores.postgres.workers import Workers
 
@@ -92,6 +93,7 @@ class PostgresStore:
         rules = rules or Rules()
         node = new_lease()
         self._dsn = dsn
+        self.location = location(dsn)
         self._create = create
         self._locks = locks
         self._heads = heads = Heads()
@@ -202,13 +204,13 @@ class PostgresStore:
 
         await self._database.reading.read("notify", send)
 
-    async def ping(self) -> None:
+    async def ping(self, patience: float | None = None) -> None:
         """Prove that a commit reaches the disk."""
 
         async def work(db: Any) -> None:
             await db.execute(SQL["touch"])
 
-        await self._database.writing.read("ping", work)  # it may be repeated
+        await self._database.writing.read("ping", work, patience)  # it may be repeated
 
     def components(self) -> list[ComponentHealth]:
         """See ``Store.components``."""

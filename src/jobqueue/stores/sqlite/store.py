@@ -79,6 +79,7 @@ class SqliteStore:
         observer: Observer | None = None,
     ) -> None:
         self.path = Path(path)
+        self.location = f"SQLite file {self.path}"
         self._rules = rules or Rules()
         self._clock = clock or SystemClock()
         self._observer = observer or Deaf()
@@ -127,7 +128,7 @@ class SqliteStore:
 
         self._open_writer().watch(changed)
 
-    async def ping(self) -> None:
+    async def ping(self, patience: float | None = None) -> None:
         """Prove that the file can grow and that a commit reaches the disk."""
 
         def work(db: sqlite3.Connection) -> None:
