@@ -57,6 +57,14 @@ class DbSettings(Section):
         SecretStr(""),
         "Password of PostgreSQL, or of a Redis that keeps jobs, in place of one in the URL.",
     )
+    start_timeout: Seconds = setting(
+        60.0,
+        "How long a starting jq-server or jq-worker waits for PostgreSQL, or for a Redis that keeps"
+        " jobs; 0 = it ends when that cannot be reached.",
+        "s",
+        ge=0,
+        le=_DAY,
+    )
     pool_size: Int = setting(
         8, "Connections to PostgreSQL for statements.", "connections", ge=1, le=100
     )

@@ -57,6 +57,8 @@ def _begins(error: BaseException, codes: tuple[str, ...]) -> bool:
 def _said(error: BaseException) -> str:
     if isinstance(error, TimeoutError) and not str(error):
         return "no answer in time"
+    if isinstance(error.__cause__ or error.__context__, ConnectionRefusedError):
+        return "connection refused"
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]
 
