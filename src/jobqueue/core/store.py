@@ -119,6 +119,15 @@ class Term:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads, for people."""
+
+    name: str  # empty: it did not say
+    epoch: int
+    since: float  # when its term began; 0: it did not say
+
+
 class StoreAway(Unavailable):
     """The store's server cannot be reached, or is starting: it may be back by itself."""
 
@@ -191,12 +200,17 @@ class Store(Protocol):
 
     # -- leadership ------------------------------------------------------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """Take the lead, or renew it, for ``ttl`` seconds; None while somebody else has it.
 
+        ``name`` is what ``leader`` tells of the holder.
         The epoch grows with every new holder, and after a resignation. A holder whose term ran
         out may renew it as long as nobody else took the lead.
         """
+        ...
+
+    async def leader(self) -> Leader | None:
+        """Who leads now; None: nobody."""
         ...
 
     async def resign(self, term: Term) -> None:

@@ -41,6 +41,7 @@ from jobqueue.core.store import (
     Claim,
     JobFilter,
     Lag,
+    Leader,
     Overdue,
     Rules,
     Submission,
@@ -96,6 +97,8 @@ class MemoryStore:
         self._log = Log()
         self._outbox = Outbox(self._log)
         self._leader: Term | None = None
+        self._leader_name = ""
+        self._leads_since = 0.0
         self._leads_until = 0.0
         self._epoch = 0
 
@@ -117,7 +120,7 @@ class MemoryStore:
 
     # -- leadership: of one process, but by the rules of every store --------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """See ``Store.lead``."""
         now = self._clock.now()
         if self._leader is None or self._leader.holder != holder:
@@ -125,8 +128,16 @@ class MemoryStore:
                 return None
             self._epoch += 1
             self._leader = Term(holder, self._epoch)
+            self._leads_since = now
+        self._leader_name = name
         self._leads_until = now + ttl
         return self._leader
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        if self._leader is None or self._leads_until <= self._clock.now():
+            return None
+        return Leader(self._leader_name, self._leader.epoch, self._leads_since)
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""

@@ -37,6 +37,7 @@ from jobqueue.core.store import (
     Claim,
     JobFilter,
     Lag,
+    Leader,
     Overdue,
     Rules,
     Submission,
@@ -187,9 +188,13 @@ class RedisStore:
 
     # -- leadership ------------------------------------------------------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """See ``Store.lead``."""
-        return await self._leadership.lead(holder, ttl)
+        return await self._leadership.lead(holder, ttl, name)
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        return await self._leadership.leader()
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""

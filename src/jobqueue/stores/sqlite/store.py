@@ -45,6 +45,7 @@ from jobqueue.core.store import (
     Claim,
     JobFilter,
     Lag,
+    Leader,
     Overdue,
     Rules,
     Submission,
@@ -161,15 +162,19 @@ class SqliteStore:
 
     # -- leadership ------------------------------------------------------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """See ``Store.lead``. Looks first: those who stand by write nothing."""
         if not await self._read(
             "leader", lambda db: leadership.leads(db, holder, self._clock.now())
         ):
             return None
         return await self._write(
-            "lead", lambda db: leadership.take(db, holder, self._clock.now(), ttl)
+            "lead", lambda db: leadership.take(db, holder, self._clock.now(), ttl, name)
         )
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        return await self._read("leading", lambda db: leadership.leading(db, self._clock.now()))
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""
