@@ -101,7 +101,17 @@ def _part(health: Health, name: str) -> str:
         if component.name.lower() in _PARTS[name]:
             state = _state(health, component)
             return f"{state} ({component.detail})" if component.detail else state
+    if name == "Redis":
+        for component in health.components:
+            if component.name == "database" and component.detail.lower().startswith("redis"):
+                return f"{_state(health, component)} (keeps the jobs: see DB)"
     return NOT_CONFIGURED
+
+
+def _other(health: Health, part: ComponentHealth) -> str:
+    if part.name == "leader":
+        return part.detail
+    return _state(health, part) + f" {part.detail}".rstrip()
 
 
 def _print(url: str, view: Overview) -> None:
@@ -113,7 +123,7 @@ def _print(url: str, view: Overview) -> None:
     ]
     fields += [(name, _part(view.health, name)) for name in _PARTS]
     fields += [
-        (part.name.capitalize(), _state(view.health, part) + f" {part.detail}".rstrip())
+        (part.name.capitalize(), _other(view.health, part))
         for part in view.health.components
         if part.name.lower() not in known
     ]

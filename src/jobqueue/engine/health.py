@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import ComponentHealth
@@ -80,6 +81,28 @@ def store_check(store: Store) -> Check:
         return ComponentHealth("database", True, f"{store.name}, {durable}")
 
     return Check(ask, lambda said: ComponentHealth("database", False, f"{store.location}: {said}"))
+
+
+def leader_check(store: Store) -> Check:
+    """Which server leads. That nobody does is no failure: one takes the lead in a moment."""
+
+    def part(ok: bool, said: str) -> ComponentHealth:
+        return ComponentHealth("leader", ok, said)
+
+    async def ask() -> ComponentHealth:
+        try:
+            found = await store.leader()
+        except JobQueueError as error:
+            return part(False, f"not known: {error.message}")
+        if found is None:
+            return part(True, "nobody at the moment")
+        since = ""
+        if found.since:
+            moment = datetime.fromtimestamp(found.since, UTC)
+            since = f" since {moment.isoformat(timespec='seconds').replace('+00:00', 'Z')}"
+        return part(True, f"{found.name or 'a server without a name'}{since}, epoch {found.epoch}")
+
+    return Check(ask, lambda said: part(False, f"not known: {said}"))
 
 
 def stream_check(stream: StreamRunner) -> Check:
