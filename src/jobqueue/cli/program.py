@@ -72,7 +72,7 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     args = list(sys.argv[1:] if argv is None else argv)
     command = typer.main.get_command(app)
-    as_json = _wants_json(args)
+    as_json = wants_json(args)
     for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show is no reason to fail
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -104,7 +104,8 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
     return status if isinstance(status, int) else 0
 
 
-def _wants_json(args: Sequence[str]) -> bool:
+def wants_json(args: Sequence[str]) -> bool:
+    """Whether a command line asks for output that a program reads."""
     pairs = zip(args, [*args[1:], ""], strict=False)
     return any(
         (name in ("--output", "-o") and value == "json") or name in ("--output=json", "-ojson")
