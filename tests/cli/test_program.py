@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 
@@ -153,3 +154,21 @@ async def test_a_taken_port_is_a_warning(listener, caplog):
     assert await second.start("127.0.0.1", listener) is None
     assert "no /metrics" in caplog.text
     await second.stop()
+
+
+@pytest.mark.parametrize("program", ["server", "worker", "ctl"])
+def test_a_variable_that_nobody_reads_is_told_of(tmp_path, program):
+    """Each program ends at once, for another reason."""
+    args = {
+        "server": ("--db-url", "redis://127.0.0.1:1", "--set", "db.start_timeout=0"),
+        "worker": ("--url", "redis://127.0.0.1:1", "--set", "db.start_timeout=0"),
+        "ctl": ("--url", "sqlite:///nowhere.db", "queue", "list"),
+    }[program]
+    answer = processes.run(program, *args, cwd=tmp_path, JQ_DB_URI="x", JQ_HTTP_PORT="8081")
+    said = answer.stdout + answer.stderr
+    wanted = "environment variable JQ_DB_URI is unknown and ignored; did you mean JQ_DB_URL?"
+    assert said.count(wanted) == 1
+    assert "JQ_HTTP_PORT" not in said
+    if program == "ctl":
+        answer = processes.run("ctl", "-o", "json", *args, cwd=tmp_path, JQ_DB_URI="x")
+        assert json.loads(answer.stderr)["error"]["code"] == "NOT_FOUND"

@@ -181,7 +181,11 @@ def test_a_secret_in_the_file_is_warned_about_and_not_shown(tmp_path):
         (("--config", "nowhere.yaml"), 2, "--config nowhere.yaml: No such file"),
         (("--db-url", "mysql://u:hush@h/x"), 2, "db.url: 'mysql://u:***@h/x' is not a known form"),
         (("--db-url", "redis://h/jobs"), 2, "after the host comes the number of a database"),
-        (("--db-url", "redis://127.0.0.1:1"), 6, "Redis: "),
+        (
+            ("--db-url", "redis://127.0.0.1:1", "--set", "db.start_timeout=0"),
+            6,
+            "Redis at 127.0.0.1:1",
+        ),
         (("--db-url", "sqlite:////proc/x/jobs.db"), 6, "cannot create the folder"),
         (("--app", "nowhere:app"), 2, "--app: there is no module 'nowhere'"),
         (("--app", "json:dumps"), 2, "--app: json:dumps is a function"),

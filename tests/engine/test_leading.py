@@ -106,7 +106,7 @@ async def test_a_lead_that_is_granted_during_the_stop_is_given_back():
     asked, answer = asyncio.Event(), asyncio.Event()
     real = memory.lead
 
-    async def lead(holder: int, ttl: float) -> Term | None:
+    async def lead(holder: int, ttl: float, name: str = "") -> Term | None:
         term = await real(holder, ttl)
         asked.set()
         await answer.wait()

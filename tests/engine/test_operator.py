@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from jobqueue.core.job import (
     SubmitStatus,
 )
 from jobqueue.core.lifecycle import DEATHS, Reason, State
-from tests.engine.rig import Rig, until
+from tests.engine.rig import PATIENCE, Rig, until
 
 P, A, R, D, F, X = State
 
@@ -303,12 +306,48 @@ async def test_pages_are_linked_by_tokens_and_the_last_has_none(rig: Rig):
 async def test_health_says_whether_the_store_works(rig: Rig):
     health = await rig.engine.health()
     assert health.ok
-    assert [(c.name, c.ok) for c in health.components] == [("database", True)]
+    assert [(c.name, c.ok) for c in health.components] == [("database", True), ("leader", True)]
     assert "not durable" in health.components[0].detail
     rig.store.fail["ping"] = [Unavailable("disk is full")]
     health = await rig.engine.health()
     assert not health.ok
     assert "disk is full" in health.components[0].detail
+
+
+@pytest.mark.req("jq:NFR-009")
+async def test_health_does_not_wait_for_a_store_that_hangs(rig: Rig):
+    released = asyncio.Event()
+    asked = 0
+
+    async def hangs(patience: float | None = None) -> None:
+        nonlocal asked
+        asked += 1
+        await released.wait()
+
+    rig.memory.ping = hangs  # type: ignore[method-assign]
+    for _ in range(3):
+        health = await rig.engine.health()
+        assert not health.ok
+        (part,) = health.components
+        assert part.name == "database"
+        assert part.detail.startswith("memory of this process: no answer for ")
+    assert asked == 1  # not once for each probe
+    released.set()
+    async with asyncio.timeout(PATIENCE):
+        while not (await rig.engine.health()).ok:
+            await asyncio.sleep(0.01)
+
+
+async def test_health_names_who_leads(rig: Rig):
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            parts = (await rig.engine.health()).components
+            (leader,) = [part for part in parts if part.name == "leader"]
+            if "epoch" in leader.detail:
+                break
+            await asyncio.sleep(0.01)
+    assert leader.ok
+    assert leader.detail.startswith(f"{socket.gethostname()}:{os.getpid()} since ")
 
 
 async def test_stopping_twice_or_before_the_start_is_fine(rig: Rig):

@@ -13,7 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
-from jobqueue.cli.program import VersionOption, examples, run_program
+from jobqueue.cli.display import note
+from jobqueue.cli.program import VersionOption, examples, run_program, wants_json
 from jobqueue.cli.session import (
     Format,
     OutputOption,
@@ -38,6 +39,11 @@ def _named_only() -> None:
     """Stands for a command that is not imported, in lists of names."""
 
 
+# Those that jq-ctl reads itself.
+_VARIABLES = frozenset(
+    {"JQ_API_KEY", "JQ_COMMIT", "JQ_DB_PASSWORD", "JQ_REDIS_PASSWORD", "JQ_REDIS_URL",
+     "JQ_TLS_CA", "JQ_TLS_CERT", "JQ_TLS_KEY", "JQ_URL"}
+)  # fmt: skip
 _IMPORTED_LATE = {
     "events": "jobqueue.cli.ctl_events",
     "replay": "jobqueue.cli.ctl_replay",
@@ -113,10 +119,23 @@ def root(
     )
 
 
+def _warn_of_variables(args: Sequence[str]) -> None:
+    """Tell people of misspelt variables. Programs read stderr, and ``up`` tells of all settings."""
+    if wants_json(args) or {"up", "--help", "--version"} & set(args):
+        return
+    if all(name in _VARIABLES for name in os.environ if name.startswith("JQ_")):
+        return
+    from jobqueue import config  # takes long to import, and is needed for nothing else
+
+    for warning in config.environment_warnings(os.environ):
+        note(f"warning: {warning}")
+
+
 def run(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
     # Errors reach people as exceptions; a library's log lines would only be in the way.
     logging.getLogger().addHandler(logging.NullHandler())
+    _warn_of_variables(sys.argv[1:] if argv is None else argv)
     return run_program(app, "jq-ctl", argv)
 
 

@@ -73,7 +73,7 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     args = list(sys.argv[1:] if argv is None else argv)
     command = typer.main.get_command(app)
-    as_json = _wants_json(args)
+    as_json = wants_json(args)
     for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show is no reason to fail
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -105,7 +105,8 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
     return status if isinstance(status, int) else 0
 
 
-def _wants_json(args: Sequence[str]) -> bool:
+def wants_json(args: Sequence[str]) -> bool:
+    """Whether a command line asks for output that a program reads."""
     pairs = zip(args, [*args[1:], ""], strict=False)
     return any(
         (name in ("--output", "-o") and value == "json") or name in ("--output=json", "-ojson")
@@ -167,6 +168,22 @@ def _calm_collector() -> None:
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+async def started(start: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """Start, unless a stop is asked for before that is done: then it is given up (False)."""
+    starting = asyncio.create_task(start)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            return True
+        return False
+    finally:
+        stopping.cancel()
+        starting.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
 
 
 def run_service(

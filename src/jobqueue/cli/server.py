@@ -14,7 +14,7 @@ import typer
 
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_registry
-from jobqueue.cli.program import VersionOption, examples, run_program, run_service
+from jobqueue.cli.program import VersionOption, examples, run_program, run_service, started
 from jobqueue.cli.setting_flags import SetOption, parse_sets
 
 log = logging.getLogger("jobqueue.server")
@@ -119,7 +119,8 @@ async def _run(settings: config.Settings, stop: asyncio.Event) -> int:
     from jobqueue.topology.embedded import Embedded
 
     server = Embedded(settings, registry=load_registry(settings.worker.app))
-    await server.start()
+    if not await started(server.start(), stop):
+        return 0
     try:
         await stop.wait()
     finally:

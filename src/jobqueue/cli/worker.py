@@ -15,7 +15,7 @@ import typer
 
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_app
-from jobqueue.cli.program import VersionOption, examples, run_program, run_service
+from jobqueue.cli.program import VersionOption, examples, run_program, run_service, started
 from jobqueue.cli.setting_flags import SetOption, parse_sets
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.core.errors import InvalidArgument
@@ -192,15 +192,10 @@ def _queues(
 
 
 async def _run(worker: RemoteWorker, stop: asyncio.Event) -> int:
-    starting = asyncio.create_task(worker.start())
     stopping = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():  # stopped before the server was reached
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+        if not await started(worker.start(), stop):
             return 0
-        await starting
         ended = asyncio.create_task(worker.runtime.finished)
         await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
     Assignment,
     ComponentHealth,
@@ -131,6 +132,19 @@ class Term:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads, for people."""
+
+    name: str  # empty: it did not say
+    epoch: int
+    since: float  # when its term began; 0: it did not say
+
+
+class StoreAway(Unavailable):
+    """The store's server cannot be reached, or is starting: it may be back by itself."""
+
+
 class TermEnded(Exception):
     """The term that a call was made under does not stand any more; nothing was changed."""
 
@@ -181,8 +195,16 @@ class Store(Protocol):
         """
         ...
 
-    async def ping(self) -> None:
-        """Prove that the store answers and can be written; raise Unavailable otherwise."""
+    @property
+    def location(self) -> str:
+        """What keeps the jobs, and where: ``PostgreSQL at db:5432``."""
+        ...
+
+    async def ping(self, patience: float | None = None) -> None:
+        """Prove that the store answers and can be written; raise Unavailable otherwise.
+
+        A server that is away is asked again for ``patience`` seconds; None: as by any other call.
+        """
         ...
 
     def components(self) -> list[ComponentHealth]:
@@ -191,12 +213,17 @@ class Store(Protocol):
 
     # -- leadership ------------------------------------------------------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """Take the lead, or renew it, for ``ttl`` seconds; None while somebody else has it.
 
+        ``name`` is what ``leader`` tells of the holder.
         The epoch grows with every new holder, and after a resignation. A holder whose term ran
         out may renew it as long as nobody else took the lead.
         """
+        ...
+
+    async def leader(self) -> Leader | None:
+        """Who leads now; None: nobody."""
         ...
 
     async def resign(self, term: Term) -> None:

@@ -44,6 +44,7 @@ from jobqueue.core.waiting import is_set_within
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
+from jobqueue.engine.health import leader_check, store_check, stream_check
 from jobqueue.engine.links import ENDING, EngineLink, ReportCall
 from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.paging import read_page
@@ -80,6 +81,9 @@ class Engine(OperatorCalls):
         self._settings = settings or EngineSettings()
         self._observer = observer or Deaf()
         self._clock = clock or SystemClock()
+        self._store_check = store_check(store)
+        self._leader_check = leader_check(store)
+        self._stream_check = None if stream is None else stream_check(stream)
         self._watchers = Watchers()
         self._started = False
         self._losing: set[asyncio.Task[object]] = set()
@@ -122,6 +126,7 @@ class Engine(OperatorCalls):
             promoted=self._scheduler.wake,
             offline=self._scheduler.dismiss,
             gives_way=self._stream_is_anothers if self._stream is None else None,
+            observer=self._observer,
         )
         self._pulses = Pulses(self._store, self._scheduler, self._lose)
         self._control = Control(self._store, self._scheduler)
@@ -146,6 +151,9 @@ class Engine(OperatorCalls):
             await self._store.close()
             return
         self._started = False
+        for check in (self._store_check, self._leader_check, self._stream_check):
+            if check is not None:
+                await check.stop()
         await self._submits.close()
         await self._reports.close()
         await self._control.stop()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from jobqueue.core.errors import AlreadyExists, Conflict, JobQueueError, NotFound
+from jobqueue.core.errors import AlreadyExists, Conflict, NotFound
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import (
-    ComponentHealth,
     Health,
     Job,
     NotRetried,
@@ -24,8 +24,8 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.store import JobFilter, Store
-from jobqueue.core.stream import StreamRunner
 from jobqueue.engine import admission
+from jobqueue.engine.health import Check
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.settings import EngineSettings
 
@@ -40,7 +40,9 @@ class OperatorCalls:
 
     _store: Store
     _settings: EngineSettings
-    _stream: StreamRunner | None
+    _store_check: Check
+    _leader_check: Check
+    _stream_check: Check | None
     _scheduler: Scheduler
     _apply: Callable[[Sequence[Transition]], Awaitable[list[Outcome]]]
     get: Callable[[str], Awaitable[Job]]
@@ -179,18 +181,13 @@ class OperatorCalls:
 
     async def health(self) -> Health:
         """See ``OperatorApi.health``."""
-        try:
-            await self._store.ping()
-        except JobQueueError as error:
-            database = ComponentHealth("database", False, error.message)
-        else:
-            durable = "durable" if self._store.durable else "not durable"
-            database = ComponentHealth("database", True, f"{self._store.name}, {durable}")
+        database = await self._store_check.answer()
         # What the store leans on makes it slower when it fails, never wrong: not unhealthy. Nor
         # does any job wait for the event stream.
         parts = [database, *self._store.components()]
-        if self._stream is not None and database.ok:
-            parts.append(await self._stream.health())
+        if database.ok:
+            others = (self._leader_check, self._stream_check)
+            parts += await asyncio.gather(*(one.answer() for one in others if one))
         return Health(database.ok, self._settings.version, parts)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Outcome, Transition, WorkerStatus
+from jobqueue.core.observer import Observer
 from jobqueue.core.store import Store, Term, TermEnded
 from jobqueue.core.waiting import is_set_within
 from jobqueue.engine.leadership import Leadership
@@ -39,6 +40,7 @@ class Sweeper:
         promoted: Callable[[], None],
         offline: Callable[[str], None],
         gives_way: Callable[[], Awaitable[bool]] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -47,7 +49,12 @@ class Sweeper:
         self._promoted = promoted
         self._offline = offline
         self._leadership = Leadership(
-            store, settings.leader_ttl, self._suspend_judgement, gives_way
+            store,
+            settings.leader_ttl,
+            self._suspend_judgement,
+            gives_way,
+            name=settings.name,
+            observer=observer,
         )
         self._task: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()

@@ -24,6 +24,7 @@ from jobqueue.services.on_engine import EngineTaskQueue
 from jobqueue.topology import options, security, stream
 from jobqueue.topology.connect import create_store
 from jobqueue.topology.metrics_listener import MetricsListener
+from jobqueue.topology.starting import when_reached
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 
@@ -90,9 +91,7 @@ class Embedded:
 
     async def _start(self) -> None:
         settings, engine = self._settings, self._engine
-        await engine.start()
-        await self._create_queues()
-        await self._look_for_a_stream()
+        await when_reached(self._open, settings.db.start_timeout, log)
         if options.pool_concurrency(settings):
             self._pool = WorkerRuntime(
                 self._workers_side(),
@@ -139,6 +138,11 @@ class Embedded:
             self.grpc_target = _joined(settings.grpc.host, port)
         self._periodic.start()
         self._say_ready()
+
+    async def _open(self) -> None:
+        await self._engine.start()
+        await self._create_queues()
+        await self._look_for_a_stream()
 
     def _workers_side(self) -> DispatchApi:
         if self._dispatch is Dispatch.LINKS:

@@ -22,6 +22,7 @@ from jobqueue.topology import options, stream
 from jobqueue.topology.connect import create_backend, parse_url
 from jobqueue.topology.metered import Metered
 from jobqueue.topology.metrics_listener import MetricsListener
+from jobqueue.topology.starting import when_reached
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 
@@ -98,9 +99,7 @@ class RemoteWorker:
     async def start(self) -> None:
         """Connect and take jobs."""
         try:
-            await self._backend.start()
-            if self._owns_store:
-                await self._create_queues()
+            await when_reached(self._open, self._settings.db.start_timeout, log)
             await self.runtime.start()
             self._periodic.start()
         except BaseException:
@@ -120,6 +119,11 @@ class RemoteWorker:
                 "metrics_port": port,
             },
         )
+
+    async def _open(self) -> None:
+        await self._backend.start()
+        if self._owns_store:
+            await self._create_queues()
 
     async def _create_queues(self) -> None:
         for name in sorted({*self._queues, *self._scheduled}):

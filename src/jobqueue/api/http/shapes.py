@@ -228,8 +228,9 @@ class StatusView(Struct, kw_only=True):
     status: str  # ok, degraded (it does its work, slower) or failing
     version: str
     components: list[ComponentView]
-    queues: list[QueueView]
-    workers: dict[str, int]  # by status
+    queues: list[QueueView] | None  # null: the store does not say; see `missing`
+    workers: dict[str, int] | None  # by status
+    missing: dict[str, str]  # what could not be read, and why
 
 
 class Ready(Struct, kw_only=True):

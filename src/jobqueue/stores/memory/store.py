@@ -42,6 +42,7 @@ from jobqueue.core.store import (
     DeadLetters,
     JobFilter,
     Lag,
+    Leader,
     Overdue,
     Rules,
     Submission,
@@ -80,6 +81,7 @@ class MemoryStore:
     """Everything in this process; gone with it."""
 
     name = "memory"
+    location = "memory of this process"
     durable = False
     parallel = False
 
@@ -105,6 +107,8 @@ class MemoryStore:
         self._log = Log()
         self._outbox = Outbox(self._log)
         self._leader: Term | None = None
+        self._leader_name = ""
+        self._leads_since = 0.0
         self._leads_until = 0.0
         self._epoch = 0
 
@@ -117,7 +121,7 @@ class MemoryStore:
     def on_change(self, heard: Callable[[Change], None]) -> None:
         """No other process can change this store."""
 
-    async def ping(self) -> None:
+    async def ping(self, patience: float | None = None) -> None:
         """Memory always answers."""
 
     def components(self) -> list[ComponentHealth]:
@@ -126,7 +130,7 @@ class MemoryStore:
 
     # -- leadership: of one process, but by the rules of every store --------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """See ``Store.lead``."""
         now = self._clock.now()
         if self._leader is None or self._leader.holder != holder:
@@ -134,8 +138,16 @@ class MemoryStore:
                 return None
             self._epoch += 1
             self._leader = Term(holder, self._epoch)
+            self._leads_since = now
+        self._leader_name = name
         self._leads_until = now + ttl
         return self._leader
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        if self._leader is None or self._leads_until <= self._clock.now():
+            return None
+        return Leader(self._leader_name, self._leader.epoch, self._leads_since)
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""

@@ -38,6 +38,7 @@ from jobqueue.core.store import (
     DeadLetters,
     JobFilter,
     Lag,
+    Leader,
     Overdue,
     Rules,
     Submission,
@@ -113,6 +114,11 @@ class RedisStore:
     # -- life ------------------------------------------------------------------------------
 
     @property
+    def location(self) -> str:
+        """See ``Store.location``."""
+        return self._runner.location
+
+    @property
     def durable(self) -> bool:
         """Whether Redis is set up to keep what it accepted; known once it is open."""
         return not self._lacking
@@ -168,9 +174,10 @@ class RedisStore:
         for heard in self._heard:
             heard(change)
 
-    async def ping(self) -> None:
+    async def ping(self, patience: float | None = None) -> None:
         """Prove that a write is taken; look again how durable it is."""
-        await self._runner.command("ping", "SET", f"{self._runner.prefix}ping", "", "PX", 60_000)
+        key = f"{self._runner.prefix}ping"
+        await self._runner.command("ping", "SET", key, "", "PX", 60_000, patience=patience)
         await self._look_at_durability()
 
     def components(self) -> list[ComponentHealth]:
@@ -182,9 +189,13 @@ class RedisStore:
 
     # -- leadership ------------------------------------------------------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """See ``Store.lead``."""
-        return await self._leadership.lead(holder, ttl)
+        return await self._leadership.lead(holder, ttl, name)
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        return await self._leadership.leader()
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""

@@ -46,6 +46,7 @@ from jobqueue.core.store import (
     DeadLetters,
     JobFilter,
     Lag,
+    Leader,
     Overdue,
     Rules,
     Submission,
@@ -80,6 +81,7 @@ class SqliteStore:
         observer: Observer | None = None,
     ) -> None:
         self.path = Path(path)
+        self.location = f"SQLite file {self.path}"
         self._rules = rules or Rules()
         self._clock = clock or SystemClock()
         self._observer = observer or Deaf()
@@ -128,7 +130,7 @@ class SqliteStore:
 
         self._open_writer().watch(changed)
 
-    async def ping(self) -> None:
+    async def ping(self, patience: float | None = None) -> None:
         """Prove that the file can grow and that a commit reaches the disk."""
 
         def work(db: sqlite3.Connection) -> None:
@@ -161,15 +163,19 @@ class SqliteStore:
 
     # -- leadership ------------------------------------------------------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """See ``Store.lead``. Looks first: those who stand by write nothing."""
         if not await self._read(
             "leader", lambda db: leadership.leads(db, holder, self._clock.now())
         ):
             return None
         return await self._write(
-            "lead", lambda db: leadership.take(db, holder, self._clock.now(), ttl)
+            "lead", lambda db: leadership.take(db, holder, self._clock.now(), ttl, name)
         )
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        return await self._read("leading", lambda db: leadership.leading(db, self._clock.now()))
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""
