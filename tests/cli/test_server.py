@@ -205,15 +205,48 @@ def test_a_bad_start_says_why(tmp_path, args, status, message):
 
 
 @one_server
-def test_a_taken_port_is_an_error(tmp_path, server):
-    port = server.http.rpartition(":")[2]
-    answer = processes.run(
-        "server", "--db-url", "memory://", "--http-port", port, "--grpc-port", "0", cwd=tmp_path
-    )
+@pytest.mark.parametrize("face", ["http", "grpc"])
+def test_a_taken_port_is_one_line_that_says_what_to_do(tmp_path, server, face):
+    port = getattr(server, face).rpartition(":")[2]
+    ports = {"JQ_HTTP_PORT": "0", "JQ_GRPC_PORT": "0", f"JQ_{face.upper()}_PORT": port}
+    answer = processes.run("server", cwd=tmp_path, **ports)
     assert answer.returncode == 6
-    error = json.loads(answer.stdout.splitlines()[-1])
+    assert answer.stderr == ""
+    (line,) = answer.stdout.splitlines()
+    error = json.loads(line)
     assert (error["level"], error["code"]) == ("ERROR", "UNAVAILABLE")
-    assert f"127.0.0.1:{port} is in use" in error["message"]
+    assert error["message"] == (
+        f"{face}.port: 127.0.0.1:{port} is in use by another program; stop it, or choose another"
+        f" port with --{face}-port or JQ_{face.upper()}_PORT (0 takes a free one)"
+    )
+    assert list(tmp_path.rglob("*.db")) == []
+
+
+@pytest.mark.parametrize("face", ["http", "grpc"])
+def test_a_second_server_on_the_same_ports_leaves_the_first_one_its_pool(tmp_path, ctl, face):
+    name = {"JQ_WORKER_ID": "pool"}  # as two servers have it that are given the same ports
+    with processes.server(tmp_path, **name) as first:
+        ready = first.line("ready")
+        port = ready[face].rpartition(":")[2]
+        ports = {"JQ_HTTP_PORT": "0", "JQ_GRPC_PORT": "0", f"JQ_{face.upper()}_PORT": port}
+        assert processes.run("server", cwd=tmp_path, **name, **ports).returncode == 6
+        job = ("job", "submit", "default", "1", "--wait", "--wait-timeout", "20")
+        assert ctl(ready["grpc"], *job).status == 0
+        assert first.stop() == 0
+    assert not [line for line in first.lines if line["level"] == "WARNING"]
+
+
+@pytest.mark.parametrize("face", ["http", "grpc"])
+def test_an_address_of_another_machine_names_the_setting(tmp_path, face):
+    host = "192.0.2.1"  # for documentation: nobody has it
+    answer = processes.run(
+        "server", f"--{face}-host", host, "--http-port", "0", "--grpc-port", "0",
+        "--set", "server.insecure=true", "--log-level", "error", cwd=tmp_path,
+    )  # fmt: skip
+    assert answer.returncode == 6
+    assert answer.stderr == ""
+    (line,) = answer.stdout.splitlines()
+    assert f"{face}.host: {host} is not an address of this machine" in json.loads(line)["message"]
 
 
 # -- dry run -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
 from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.listening import Endpoint
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend
 from jobqueue.core.job import DEFAULT_QUEUE, Queue
@@ -155,6 +156,29 @@ def http(
         access=access,
         limiter=limiter,
         tls=tls,
+    )
+
+
+def http_endpoint(settings: Settings) -> Endpoint:
+    """Where HTTP listens."""
+    how = " with --http-port or JQ_HTTP_PORT (0 takes a free one)"
+    return Endpoint(settings.http.host, settings.http.port, "http.host", "http.port", how)
+
+
+def grpc_endpoint(settings: Settings) -> Endpoint:
+    """Where gRPC listens."""
+    how = " with --grpc-port or JQ_GRPC_PORT (0 takes a free one)"
+    return Endpoint(settings.grpc.host, settings.grpc.port, "grpc.host", "grpc.port", how)
+
+
+def metrics_endpoint(settings: Settings) -> Endpoint:
+    """Where a jq-worker shows its figures."""
+    return Endpoint(
+        settings.worker.metrics_host,
+        settings.worker.metrics_port,
+        "worker.metrics_host",
+        "worker.metrics_port",
+        " with --metrics-port or JQ_WORKER_METRICS_PORT (0 = none)",
     )
 
 
