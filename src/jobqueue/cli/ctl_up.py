@@ -17,6 +17,7 @@ from jobqueue.cli.setting_flags import SetOption, parse_sets
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.topology.layouts import LAYOUTS
 from jobqueue.topology.layouts.layout import Layout
+from jobqueue.topology.layouts.parts import SERVER
 from jobqueue.topology.layouts.plan import Plan
 from jobqueue.topology.layouts.ports import Ports
 from jobqueue.topology.supervisor import background, folders, services, state
@@ -154,7 +155,8 @@ def up(
         nodes=nodes,
     )
     layout = wiring(plan)
-    services.check(layout.services)
+    publishes = any(process.module == SERVER for process in layout.processes)
+    services.check(layout.services, streams=publishes and bool(loaded.settings.kafka.bootstrap))
     for warning in loaded.warnings:
         note(f"warning: {warning}")
     restarts = Restarts(allowed=not no_restart)
