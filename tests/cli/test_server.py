@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import time
@@ -229,7 +230,8 @@ def test_a_second_server_on_the_same_ports_leaves_the_first_one_its_pool(tmp_pat
         ready = first.line("ready")
         port = ready[face].rpartition(":")[2]
         ports = {"JQ_HTTP_PORT": "0", "JQ_GRPC_PORT": "0", f"JQ_{face.upper()}_PORT": port}
-        assert processes.run("server", cwd=tmp_path, **name, **ports).returncode == 6
+        second = processes.run("server", cwd=tmp_path, timeout=30, **name, **ports)
+        assert second.returncode == 6
         job = ("job", "submit", "default", "1", "--wait", "--wait-timeout", "20")
         assert ctl(ready["grpc"], *job).status == 0
         assert first.stop() == 0
@@ -309,3 +311,45 @@ def test_help_describes_every_flag(tmp_path, module, expected):
     assert answer.returncode == 0
     for word in expected:
         assert word in answer.stdout
+
+
+@pytest.mark.req("jq:NFR-016")
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (
+            ("server",),
+            {
+                "--http-port": "INT",
+                "--worker-concurrency": "INT",
+                "--worker-queues": "NAME,...",
+                "--db-url": "URL",
+                "--config": "FILE",
+                "--role": "all|api|scheduler",
+                "--dry-run": "",
+                "--version": "",
+                "--help": "",
+            },
+        ),
+        (("worker",), {"--concurrency": "INT", "--metrics-port": "INT", "--id": "TEXT"}),
+        (("ctl",), {"--timeout": "SECONDS", "--version": "", "--output": "table|json"}),
+        (("ctl", "job", "submit"), {"--priority": "INT", "--wait": "", "--type": "TEXT"}),
+        (("ctl", "queue", "create"), {"--capacity": "INT", "--ttl": "SECONDS", "--help": ""}),
+        (("ctl", "up"), {"--servers": "INT", "--concurrency": "INT", "--detach": ""}),
+        (("ctl", "replay"), {"--from-kafka": "", "--into": "URL"}),
+        (("service", "worker"), {"--check": "", "--output": "table|json"}),
+        (("demo",), {"--fast": "", "--seed": "INT"}),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_help_shows_the_type_of_each_option_and_none_for_flags(tmp_path, command, shown):
+    module, *below = command
+    answer = processes.run(module, *below, "--help", cwd=tmp_path, COLUMNS="200")
+    assert answer.returncode == 0
+    found = dict(re.findall(r"^│ +(--[a-z-]+)(?: +-\w)? {2,}(.*)$", answer.stdout, re.MULTILINE))
+    for option, name in shown.items():
+        if name:
+            assert re.match(rf"{re.escape(name)}( \[|  )", found[option]), (option, found[option])
+        else:
+            assert re.match(r"[A-Z][a-z]+ ", found[option]), (option, found[option])
+    assert not re.search(r"<(bool|int|str|float)", answer.stdout)

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
+from jobqueue.cli.help_types import name_types
 from jobqueue.cli.program import VersionOption, examples, run_program
 from jobqueue.cli.session import (
     Format,
@@ -31,7 +32,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _IMPORTED_LATE:
             return super().get_command(ctx, cmd_name)
-        return typer.main.get_command(import_module(_IMPORTED_LATE[cmd_name]).app)
+        return name_types(typer.main.get_command(import_module(_IMPORTED_LATE[cmd_name]).app))
 
 
 def _named_only() -> None:
