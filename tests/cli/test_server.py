@@ -48,6 +48,15 @@ def test_it_starts_answers_and_logs_only_json(tmp_path, ctl):
         assert {"timestamp", "level", "service", "message"} <= set(line)
 
 
+@pytest.mark.req("jq:NFR-017")
+def test_status_shows_the_commit_of_the_server(tmp_path, ctl):
+    with processes.server(tmp_path, "--db-url", "memory://") as server:
+        ready = server.line("ready")
+        _, text = fetch(f"{ready['http']}/status")
+        assert json.loads(text)["version"] == "0.1.0+abc1234"
+        assert ctl(ready["grpc"], "status", "-o", "json").json["version"] == "0.1.0+abc1234"
+
+
 @one_server
 @pytest.mark.req("jq:AC-6", "jq:FR-040")
 def test_metrics_count_what_happened(server, ctl):
@@ -291,9 +300,18 @@ def test_a_dry_run_fails_when_something_is_wrong(tmp_path, server):
 
 
 @pytest.mark.req("jq:NFR-017")
-@pytest.mark.parametrize("module", ["server", "worker", "ctl"])
-def test_version_is_semantic_with_the_commit(tmp_path, module):
-    answer = processes.run(module, "--version", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("module", "argument"),
+    [
+        ("server", "--version"),
+        ("worker", "--version"),
+        ("service", "--version"),
+        ("ctl", "--version"),
+        ("ctl", "version"),
+    ],
+)
+def test_version_is_semantic_with_the_commit(tmp_path, module, argument):
+    answer = processes.run(module, argument, cwd=tmp_path)
     assert (answer.returncode, answer.stdout) == (0, "jobqueue 0.1.0 (commit abc1234)\n")
 
 

@@ -24,6 +24,7 @@ from jobqueue.cli.session import (
     choose_url,
 )
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
+from jobqueue.cli.version import version_text
 
 
 class _Commands(TyperGroup):
@@ -112,6 +113,12 @@ def root(
         db_password=os.environ.get("JQ_DB_PASSWORD", ""),
         redis_url=choose_redis(os.environ),
     )
+
+
+@app.command("version")
+def version_command() -> None:
+    """Print the version and the commit of this program; `status` shows the server's."""
+    typer.echo(version_text())
 
 
 def run(argv: Sequence[str] | None = None) -> int:

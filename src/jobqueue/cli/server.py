@@ -16,6 +16,7 @@ from jobqueue import config, logs
 from jobqueue.cli.appload import load_registry
 from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
+from jobqueue.cli.version import full_version
 
 log = logging.getLogger("jobqueue.server")
 SERVICE = "jq-server"
@@ -136,7 +137,8 @@ def serve(
 async def _run(settings: config.Settings, stop: asyncio.Event) -> int:
     from jobqueue.topology.embedded import Embedded
 
-    server = Embedded(settings, registry=load_registry(settings.worker.app))
+    registry = load_registry(settings.worker.app)
+    server = Embedded(settings, registry=registry, version=full_version())
     await server.start()
     try:
         await stop.wait()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 
+from jobqueue._version import __version__
 from jobqueue.access.limits import Submit
 from jobqueue.api import listening
 from jobqueue.api.grpc.channel import MESSAGE_MARGIN
@@ -41,7 +42,9 @@ _NO_POOL = {"all": "; no built-in pool: jobs wait for a jq-worker"}
 class Embedded:
     """Starts its parts in order and stops them in reverse. ``stop`` may be called twice."""
 
-    def __init__(self, settings: Settings, *, registry: Registry | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, registry: Registry | None = None, version: str = __version__
+    ) -> None:
         self._settings = settings
         self._registry = registry or Registry()
         self._access = security.access(settings)
@@ -63,7 +66,7 @@ class Embedded:
         assigns = self._dispatch is Dispatch.ROSTER
         self._engine = Engine(
             self._store,
-            options.engine(settings, self._dispatch),
+            options.engine(settings, self._dispatch, version),
             observer=self.metrics,
             stream=stream.runner(settings, self.metrics),
             hints=stream.scheduler_hints(settings) if assigns else None,

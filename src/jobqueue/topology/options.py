@@ -89,7 +89,9 @@ def dispatch(settings: Settings) -> Dispatch:
     return Dispatch.ROSTER if settings.kafka.dispatch else Dispatch.LINKS
 
 
-def engine(settings: Settings, dispatch: Dispatch = Dispatch.LINKS) -> EngineSettings:
+def engine(
+    settings: Settings, dispatch: Dispatch = Dispatch.LINKS, version: str = __version__
+) -> EngineSettings:
     """What the engine is told."""
     return EngineSettings(
         dispatch=dispatch,
@@ -102,7 +104,7 @@ def engine(settings: Settings, dispatch: Dispatch = Dispatch.LINKS) -> EngineSet
         heartbeat_timeout=settings.worker.heartbeat_timeout,
         leader_ttl=settings.scheduler.leader_ttl,
         retention=settings.queue.retention,
-        version=__version__,
+        version=version,
     )
 
 
