@@ -77,7 +77,11 @@ def test_a_server_that_does_not_answer_is_given_up(silent_port, tmp_path):
 def test_a_server_that_is_not_there_is_said_to_be_unreachable(tmp_path):
     answer = processes.run("ctl", "--server", "127.0.0.1:1", "status", cwd=tmp_path)
     assert answer.returncode == 6
-    assert answer.stdout.startswith("Server:  unreachable\nAddress: grpc://127.0.0.1:1\n")
+    assert answer.stdout == (
+        "Server:  unreachable\nAddress: grpc://127.0.0.1:1\n"
+        "Error:   the server cannot be reached: 127.0.0.1:1: Connection refused; start one with"
+        " jq-server, or name another with --server or JQ_URL\n"
+    )
     listed = processes.run("ctl", "--server", "127.0.0.1:1", "-o", "json", "job", "list",
                            cwd=tmp_path)  # fmt: skip
     assert (listed.returncode, listed.stdout) == (6, "")
