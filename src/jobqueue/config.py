@@ -355,6 +355,18 @@ class Key:
         extra = self.info.json_schema_extra
         return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
 
+    @property
+    def metavar(self) -> str:
+        """What stands for a value in help."""
+        kinds = _kinds(self.info.annotation)
+        for kind in kinds:
+            if typing.get_origin(kind) is Literal:
+                return "|".join(str(value) for value in typing.get_args(kind))
+            if typing.get_origin(kind) is list:
+                return "NAME,..."
+        plain = {bool: "true|false", int: "INT", float: "FLOAT"}
+        return next((plain[kind] for kind in kinds if kind in plain), "TEXT")
+
     def allowed(self) -> str:
         """What may be written, in words."""
         kinds = _kinds(self.info.annotation)

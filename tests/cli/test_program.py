@@ -10,9 +10,10 @@ import subprocess
 import pytest
 
 from jobqueue._version import __version__
+from jobqueue.api.listening import Endpoint
 from jobqueue.cli import version
 from jobqueue.cli.program import EXIT_CODES, clean
-from jobqueue.core.errors import Code
+from jobqueue.core.errors import Code, Unavailable
 from jobqueue.topology.metrics_listener import MetricsListener
 from tests import patience
 from tests.cli import processes
@@ -77,7 +78,11 @@ def test_a_server_that_does_not_answer_is_given_up(silent_port, tmp_path):
 def test_a_server_that_is_not_there_is_said_to_be_unreachable(tmp_path):
     answer = processes.run("ctl", "--server", "127.0.0.1:1", "status", cwd=tmp_path)
     assert answer.returncode == 6
-    assert answer.stdout.startswith("Server:  unreachable\nAddress: grpc://127.0.0.1:1\n")
+    assert answer.stdout == (
+        "Server:  unreachable\nAddress: grpc://127.0.0.1:1\n"
+        "Error:   the server cannot be reached: 127.0.0.1:1: Connection refused; start one with"
+        " jq-server, or name another with --server or JQ_URL\n"
+    )
     listed = processes.run("ctl", "--server", "127.0.0.1:1", "-o", "json", "job", "list",
                            cwd=tmp_path)  # fmt: skip
     assert (listed.returncode, listed.stdout) == (6, "")
@@ -100,8 +105,7 @@ async def listener():
         return b"jq_up 1\n", "text/plain; version=0.0.4"
 
     listening = MetricsListener(render)
-    port = await listening.start("127.0.0.1", 0)
-    assert port is not None
+    port = await listening.start(Endpoint("127.0.0.1", 0, "host", "port"))
     yield port
     await listening.stop()
     await listening.stop()
@@ -149,10 +153,10 @@ async def test_the_listener_takes_only_so_many(listener):
         await writer.wait_closed()
 
 
-async def test_a_taken_port_is_a_warning(listener, caplog):
+async def test_a_taken_port_is_an_error(listener):
     second = MetricsListener(lambda: asyncio.sleep(0, (b"", "")))
-    assert await second.start("127.0.0.1", listener) is None
-    assert "no /metrics" in caplog.text
+    with pytest.raises(Unavailable, match=f"b: 127.0.0.1:{listener} is in use by another program"):
+        await second.start(Endpoint("127.0.0.1", listener, "a", "b"))
     await second.stop()
 
 

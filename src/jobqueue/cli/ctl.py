@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
 from jobqueue.cli.display import note
+from jobqueue.cli.help_types import name_types
 from jobqueue.cli.program import VersionOption, examples, run_program, wants_json
 from jobqueue.cli.session import (
     Format,
@@ -24,6 +25,7 @@ from jobqueue.cli.session import (
     choose_url,
 )
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
+from jobqueue.cli.version import version_text
 
 
 class _Commands(TyperGroup):
@@ -32,7 +34,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _IMPORTED_LATE:
             return super().get_command(ctx, cmd_name)
-        return typer.main.get_command(import_module(_IMPORTED_LATE[cmd_name]).app)
+        return name_types(typer.main.get_command(import_module(_IMPORTED_LATE[cmd_name]).app))
 
 
 def _named_only() -> None:
@@ -129,6 +131,12 @@ def _warn_of_variables(args: Sequence[str]) -> None:
 
     for warning in config.environment_warnings(os.environ):
         note(f"warning: {warning}")
+
+
+@app.command("version")
+def version_command() -> None:
+    """Print the version and the commit of this program; `status` shows the server's."""
+    typer.echo(version_text())
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from jobqueue import logs
+from jobqueue.cli.help_types import name_types
 from jobqueue.cli.version import version_text
 from jobqueue.core.errors import Code, JobQueueError
 from jobqueue.topology.stop_signals import stop_on_signals
@@ -72,7 +73,7 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
     # a handshake could make it write them.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     args = list(sys.argv[1:] if argv is None else argv)
-    command = typer.main.get_command(app)
+    command = name_types(typer.main.get_command(app))
     as_json = wants_json(args)
     for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show is no reason to fail
         if isinstance(stream, io.TextIOWrapper):

@@ -16,7 +16,7 @@ import typer
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_app
 from jobqueue.cli.program import VersionOption, examples, run_program, run_service, started
-from jobqueue.cli.setting_flags import SetOption, parse_sets
+from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.services import engine_job
@@ -45,31 +45,41 @@ def work(
     ] = None,
     server: Annotated[
         str | None,
-        typer.Option(
-            help="The jq-server, as HOST:PORT; several with commas between."
-            " Default: 127.0.0.1:50051."
+        setting_option(
+            "worker.server",
+            about="The jq-server; several with commas between. Default: 127.0.0.1:50051.",
+            metavar="HOST:PORT,...",
         ),
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
-            help="Work on a store without a server: sqlite:///FILE, postgresql://… or redis://…"
+            metavar="URL",
+            help="Work on a store without a server: sqlite:///FILE, postgresql://… or redis://…",
         ),
     ] = None,
     queues: Annotated[
         str | None,
-        typer.Option(
-            help="Queues to take jobs from, separated by commas; * = all. Default: those that the"
-            " app's tasks declare, or `default`."
+        setting_option(
+            "worker.queues",
+            about="Queues to take jobs from; * = all. Default: those that the app's tasks"
+            " declare, or `default`.",
         ),
     ] = None,
-    concurrency: Annotated[str | None, typer.Option(help="Jobs to run at once.")] = None,
+    concurrency: Annotated[
+        str | None, setting_option("worker.concurrency", about="Jobs to run at once.")
+    ] = None,
     id_: Annotated[
-        str | None, typer.Option("--id", help="Name of this worker. Default: host name and pid.")
+        str | None,
+        setting_option(
+            "worker.id", "--id", about="Name of this worker. Default: host name and pid."
+        ),
     ] = None,
     app_reference: Annotated[
         str | None,
-        typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The JobQueue with the tasks."),
+        setting_option(
+            "worker.app", "--app", about="The JobQueue with the tasks.", metavar="MODULE:ATTRIBUTE"
+        ),
     ] = None,
     exec_: Annotated[
         str | None,
@@ -81,15 +91,18 @@ def work(
         ),
     ] = None,
     metrics_port: Annotated[
-        str | None, typer.Option(help="Port of /metrics; 0 = none. Default: 9464.")
+        str | None,
+        setting_option("worker.metrics_port", about="Port of /metrics; 0 = none. Default: 9464."),
     ] = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_level: Annotated[
+        str | None, setting_option("log.level", about="Least severe messages that are logged.")
+    ] = None,
     log_format: Annotated[
         str | None,
-        typer.Option(help="auto, json or text. Default: auto: text on a terminal, else JSON."),
+        setting_option("log.format", about="auto is text on a terminal, JSON elsewhere."),
     ] = None,
     sets: SetOption = None,
     version: VersionOption = False,

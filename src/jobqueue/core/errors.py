@@ -115,6 +115,10 @@ class Unavailable(JobQueueError):
     code = Code.UNAVAILABLE
 
 
+class Unreachable(Unavailable):
+    """It did not happen: there is no connection to the server."""
+
+
 class OutcomeUnknown(JobQueueError):
     """It may have happened: the answer was lost. Repeat only with an idempotency key."""
 

@@ -15,6 +15,7 @@ from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Rules, Store
 from jobqueue.redaction import redact
+from jobqueue.topology.extras import not_installed
 from jobqueue.topology.loopback import is_loopback
 
 if TYPE_CHECKING:
@@ -203,21 +204,11 @@ def create_locks(
     try:
         from jobqueue.stores.redis.locks import RedisLocks
     except ModuleNotFoundError as error:
-        raise not_installed(error, field, "redis") from error
+        raise not_installed(error, field, "redis") from None
     try:
         return RedisLocks(url, timeout=timeout, observer=observer)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(field, f"{redact(url)!r}: {redact(str(error))}") from None
-
-
-def not_installed(error: ModuleNotFoundError, field: str, package: str) -> Exception:
-    """What to raise when the client library of a store is missing."""
-    if (error.name or "").split(".")[0] != package:
-        return error  # a defect
-    extra = {"asyncpg": "postgres", "confluent_kafka": "kafka"}.get(package, package)
-    return InvalidArgument(
-        field, f"needs the package {package}, which is not there: pip install 'jobqueue[{extra}]'"
-    )
 
 
 def create_store(
@@ -255,7 +246,7 @@ def create_store(
         try:
             from jobqueue.stores.postgres.store import PostgresStore
         except ModuleNotFoundError as error:
-            raise not_installed(error, field, "asyncpg") from error
+            raise not_installed(error, field, "asyncpg") from None
         return PostgresStore(
             url, rules=rules, observer=observer, locks=locks, pool_size=pool_size, create=create
         )
@@ -270,7 +261,7 @@ def _redis_store(
     try:
         from jobqueue.stores.redis.store import PREFIX, RedisStore
     except ModuleNotFoundError as error:
-        raise not_installed(error, field, "redis") from error
+        raise not_installed(error, field, "redis") from None
     url, name = _split_prefix(url, field)
     prefix = PREFIX if name is None else f"{{{name}}}:"
     try:
