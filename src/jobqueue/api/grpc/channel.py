@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import weakref
 from collections.abc import Sequence
 
 import grpc
@@ -9,6 +12,7 @@ import grpc.aio
 
 from jobqueue.access.policy import AUTHORIZATION
 from jobqueue.access.tls import Credentials, ServerTls, Tls, read_pem
+from jobqueue.core.errors import Conflict
 
 KIB, MIB = 1024, 1024 * 1024
 # A server takes at least this much in one message, whatever its payload limit: clients may fill
@@ -74,19 +78,60 @@ class Dialer:
 
     def open(self) -> grpc.aio.Channel:
         """A channel for the running loop."""
+        _IN_USE.check()
         if self._channel_credentials is None:
-            return grpc.aio.insecure_channel(self._target, options=client_options())
-        return grpc.aio.secure_channel(
-            self._target, self._channel_credentials, options=client_options()
-        )
+            channel = grpc.aio.insecure_channel(self._target, options=client_options())
+        else:
+            channel = grpc.aio.secure_channel(
+                self._target, self._channel_credentials, options=client_options()
+            )
+        _IN_USE.add(channel)
+        return channel
 
     def open_blocking(self) -> grpc.Channel:
         """A channel for threads; heartbeats use it, since they must survive a blocked loop."""
+        _IN_USE.check()
         if self._channel_credentials is None:
-            return grpc.insecure_channel(self._target, options=client_options())
-        return grpc.secure_channel(
-            self._target, self._channel_credentials, options=client_options()
-        )
+            channel = grpc.insecure_channel(self._target, options=client_options())
+        else:
+            channel = grpc.secure_channel(
+                self._target, self._channel_credentials, options=client_options()
+            )
+        _IN_USE.add(channel)
+        return channel
+
+
+class _InUse:
+    """Whether gRPC was in use when this process was forked.
+
+    Its threads are missing then, and every call would wait until its time is up.
+    """
+
+    def __init__(self) -> None:
+        self._channels: weakref.WeakSet[grpc.aio.Channel | grpc.Channel] = weakref.WeakSet()
+        self._orphaned = False
+
+    def add(self, channel: grpc.aio.Channel | grpc.Channel) -> None:
+        self._channels.add(channel)
+
+    def check(self) -> None:
+        if self._orphaned:
+            raise Conflict(
+                "this process was forked while gRPC channels were open in its parent, and gRPC"
+                " cannot be used in such a process: close every app and client before the fork, or"
+                " start the process with the 'spawn' method of multiprocessing"
+            )
+
+    def before_fork(self) -> None:
+        if self._channels:
+            gc.collect()  # those that only wait for the garbage collector are closed by it
+
+    def after_fork(self) -> None:
+        self._orphaned = self._orphaned or len(self._channels) > 0
+
+
+_IN_USE = _InUse()
+os.register_at_fork(before=_IN_USE.before_fork, after_in_child=_IN_USE.after_fork)
 
 
 def _channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
