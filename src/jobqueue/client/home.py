@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import contextmanager
 from typing import TypeVar
 
-from jobqueue.client.forking import FORKS
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, OutcomeUnknown, Unavailable
+from jobqueue.core.forking import FORKS
 from jobqueue.core.waiting import cancel_requested
 
 T = TypeVar("T")

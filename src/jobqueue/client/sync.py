@@ -15,11 +15,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Itera
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from jobqueue.client.forking import FORKS, PATIENCE
 from jobqueue.client.handle import JobHandle
 from jobqueue.client.inline import in_handler
 from jobqueue.client.tasks import Submitting, Task
 from jobqueue.core.errors import Conflict, OutcomeUnknown, Unavailable
+from jobqueue.core.forking import FORKS, PATIENCE
 from jobqueue.core.job import Cancellation, Event, Job
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
+import logging
 import weakref
 from collections.abc import Sequence
 
@@ -13,6 +13,9 @@ import grpc.aio
 from jobqueue.access.policy import AUTHORIZATION
 from jobqueue.access.tls import Credentials, ServerTls, Tls, read_pem
 from jobqueue.core.errors import Conflict
+from jobqueue.core.forking import FORKS
+
+log = logging.getLogger("jobqueue.grpc")
 
 KIB, MIB = 1024, 1024 * 1024
 # A server takes at least this much in one message, whatever its payload limit: clients may fill
@@ -101,15 +104,25 @@ class Dialer:
         return channel
 
 
+_REMEDY = (
+    "close the app or client before the fork (`await app.close()`; app.sync() closes by itself when"
+    " no call and no worker is under way), or start the process with the 'spawn' method of"
+    " multiprocessing"
+)
+
+
 class _InUse:
     """Whether gRPC was in use when this process was forked.
 
-    Its threads are missing then, and every call would wait until its time is up.
+    Its threads are missing then, and every call would wait until its time is up. That gRPC itself
+    may crash such a child is prevented by GRPC_ENABLE_FORK_SUPPORT=0 alone, which has to be set
+    before gRPC is imported and holds for all its users in the process: that is not ours to choose.
     """
 
     def __init__(self) -> None:
         self._channels: weakref.WeakSet[grpc.aio.Channel | grpc.Channel] = weakref.WeakSet()
         self._orphaned = False
+        self._warned = False
 
     def add(self, channel: grpc.aio.Channel | grpc.Channel) -> None:
         self._channels.add(channel)
@@ -118,20 +131,27 @@ class _InUse:
         if self._orphaned:
             raise Conflict(
                 "this process was forked while gRPC channels were open in its parent, and gRPC"
-                " cannot be used in such a process: close every app and client before the fork, or"
-                " start the process with the 'spawn' method of multiprocessing"
+                f" cannot be used in such a process: {_REMEDY}"
             )
 
-    def before_fork(self) -> None:
+    def before_fork(self) -> bool:
         if self._channels:
             gc.collect()  # those that only wait for the garbage collector are closed by it
+        if self._channels and not self._warned:
+            self._warned = True
+            log.warning(
+                "the process forks while gRPC channels are open: the child cannot use gRPC, which"
+                " may even crash it; %s",
+                _REMEDY,
+            )
+        return False
 
     def after_fork(self) -> None:
         self._orphaned = self._orphaned or len(self._channels) > 0
 
 
 _IN_USE = _InUse()
-os.register_at_fork(before=_IN_USE.before_fork, after_in_child=_IN_USE.after_fork)
+FORKS.join(_IN_USE, last=True)
 
 
 def _channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:

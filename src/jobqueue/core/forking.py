@@ -37,11 +37,12 @@ class _Forks:
         # Calls of the blocking client begin under this lock: none begins during a fork.
         self.lock = threading.Lock()
         self._members: weakref.WeakSet[Forkable] = weakref.WeakSet()
+        self._last: weakref.WeakSet[Forkable] = weakref.WeakSet()
         self._held = False
 
-    def join(self, member: Forkable) -> None:
-        """Tell a member of every fork, as long as it lives."""
-        self._members.add(member)
+    def join(self, member: Forkable, *, last: bool = False) -> None:
+        """Tell a member of every fork, as long as it lives; ``last``: after the others."""
+        (self._last if last else self._members).add(member)
 
     def before(self) -> None:
         # Not for ever: a signal handler that forks may have interrupted the lock's holder.
@@ -51,6 +52,8 @@ class _Forks:
         closed = [member.before_fork() for member in list(self._members)]
         if any(closed):
             gc.collect()  # gRPC's threads end with the last object that is part of a channel
+        for member in list(self._last):
+            member.before_fork()
 
     def in_parent(self) -> None:
         if self._held:
@@ -58,7 +61,7 @@ class _Forks:
 
     def in_child(self) -> None:
         self.lock = threading.Lock()
-        for member in list(self._members):
+        for member in (*self._members, *self._last):
             member.after_fork()
 
 
