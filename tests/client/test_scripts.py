@@ -6,7 +6,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,6 +85,12 @@ async def main():
 run(main)
 """
 
+LEAVES_EVENTS_UNREAD = """
+job = app.sync().submit(send, "a@b.c", "hello")
+events = job.events()
+next(events)
+"""
+
 ENDING = {
     "submits": SUBMITS,
     "submits many": SUBMITS_MANY,
@@ -95,6 +100,7 @@ ENDING = {
     "works": WORKS,
     "leaves its worker running": LEAVES_ITS_WORKER_RUNNING,
     "leaves a wait running": LEAVES_A_WAIT_RUNNING,
+    "leaves events unread": LEAVES_EVENTS_UNREAD,
 }
 
 RAISING = {
@@ -136,14 +142,6 @@ print("waiting", flush=True)
 job.result()
 """,
 }
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("server")
-    with processes.server(folder, "--worker-concurrency", "0") as running:
-        yield f"grpc://{running.line('ready')['grpc']}"
-        assert running.stop() == 0
 
 
 @pytest.fixture(params=["memory", "sqlite", "grpc"])

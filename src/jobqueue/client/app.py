@@ -30,6 +30,7 @@ from jobqueue.topology.connect import (
     check_redis_url,
     create_backend,
     create_locks,
+    orphaned,
     parse_url,
 )
 from jobqueue.worker.codec import write_json
@@ -89,7 +90,7 @@ class JobQueue:
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._inline: list[InlineBackend] = []
         self._queues = {q.name: q for q in map(_as_queue, queues)}
-        self.home = Home(self._create_backend, self._prepare)
+        self.home = Home(self._create_backend, self._prepare, orphaned(scheme))
         self._sender = Sender(
             self.home, self._port, self._declared, creates_queues=scheme != "grpc"
         )
@@ -97,6 +98,7 @@ class JobQueue:
             instead="use `await task.submit(...)` and `await job.result()`",
             loop=lambda: self.home.loop,
             inlined=lambda: self.inlined,
+            pinned=lambda: scheme == "memory" or self.home.workers > 0,
         )
         self.operator = Operator(self.home)
         self.task = TaskDecorator(

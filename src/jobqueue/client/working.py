@@ -67,6 +67,7 @@ class WorkerBlock:
             raise Conflict("the app is open on another event loop; run its worker there")
         self._runtime = WorkerRuntime(backend, self._registry, self.settings)
         await self._runtime.start()
+        self._home.workers += 1
         if self._ticks:
             registry = self._registry
             self._periodic = Periodic(
@@ -87,6 +88,7 @@ class WorkerBlock:
         if self._periodic is not None:
             await self._periodic.stop()
         if self._runtime is not None:
+            self._home.workers -= 1
             await self._runtime.stop()
 
 

@@ -287,6 +287,23 @@ def _prepare_file(path: Path, *, create: bool) -> None:
             raise Unavailable(f"cannot create the folder {str(path.parent)!r}: {error}") from error
 
 
+def orphaned(scheme: str) -> str:
+    """Why a process that was forked while its parent had this open cannot go on; empty: it can."""
+    if scheme == "memory":
+        return (
+            "the app's jobs are in the memory of the process that this one was forked from: use it"
+            " only after the fork, or use sqlite:///FILE, which processes can share"
+        )
+    if scheme == "sqlite":
+        return (
+            "this process was forked while its parent had the app open, and what was open does not"
+            " survive a fork: call `await app.close()` before the fork (app.sync() closes by itself"
+            " when no call and no worker is under way), or start the process with the 'spawn'"
+            " method of multiprocessing"
+        )
+    return ""
+
+
 def warn_of_readable_key(credentials: Credentials, address: Address) -> None:
     """A key that leaves this machine without TLS can be read on its way."""
     if credentials.api_key is None or credentials.tls is not None:
