@@ -12,7 +12,6 @@ from jobqueue.core.lifecycle import State
 from tests.faults.processes import Site
 from tests.plain_http import plain_http
 
-
 # As many jobs may wait. Where the machine is slow a longer line only takes longer to be done.
 BACKLOG = 500
 
