@@ -9,6 +9,7 @@ cores. It runs at least at a sixteenth of its speed, so a hung test ends on any 
     patience.until(lambda: gone(pid), "...")    a poll, for what sends no signal
     limit = patience.Limit(10)                  for loops of other kinds: limit.over
     process.wait(patience.longest(10))          for calls that take a number and cannot be extended
+    patience.stretched(2)                       for a setting: worker.heartbeat_timeout
 
 The limit of a whole test (60 s, or what `@pytest.mark.timeout` says) is such a limit as well:
 `tests/plugin_patience.py`.
@@ -116,6 +117,15 @@ def wait_on(changed: threading.Condition, done: Callable[[], Any], seconds: floa
     while not (found := done()) and not limit.over:
         changed.wait(limit.step())
     return found
+
+
+def stretched(seconds: float) -> float:
+    """A time that the product is told, such as after how long a worker counts as lost.
+
+    On a busy machine a healthy worker is silent for longer. At most four times as long: the test
+    waits for it.
+    """
+    return seconds * min(4.0, slowness())
 
 
 def longest(seconds: float) -> float:

@@ -11,6 +11,7 @@ A server that may choose for itself is told port 0 and keeps what it gets; it ne
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 from itertools import count
@@ -42,6 +43,7 @@ class Range:
             except OSError:
                 guard.close()
                 continue
+            atexit.register(guard.close)
             return cls(range(first + 1, first + SIZE), guard)
         raise OSError(f"all ranges of ports from {among.start} to {among.stop} are claimed")
 

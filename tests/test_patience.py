@@ -62,6 +62,14 @@ def test_a_limit_ends_on_the_busiest_machine(machine: Machine) -> None:
     assert limit.over
 
 
+def test_a_setting_is_stretched_by_the_load_up_to_four_times(machine: Machine) -> None:
+    assert patience.stretched(2) == 2
+    machine.load = 3
+    assert patience.stretched(2) == 6
+    machine.load = 100
+    assert patience.stretched(2) == 8
+
+
 def test_the_load_is_that_of_the_machine() -> None:
     assert 1 <= patience.slowness() <= patience.MOST
     assert patience._load() > 0

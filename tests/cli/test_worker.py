@@ -36,7 +36,8 @@ async def slow(seconds: float) -> str:
 def grpc(request, tmp_path_factory):
     """A server without a pool of its own, or two on one PostgreSQL."""
     folder = tmp_path_factory.mktemp("server")
-    options = ("--set", "worker.heartbeat_interval=0.5", "--set", "worker.heartbeat_timeout=2")
+    silent = f"worker.heartbeat_timeout={patience.stretched(2):.1f}"
+    options = ("--set", "worker.heartbeat_interval=0.5", "--set", silent)
     layout = LAYOUTS[request.param]
     with layout(run_of(request.config), folder, *options, pool=False) as running:
         yield running.target

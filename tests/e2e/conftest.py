@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests import patience
 from tests.cli import processes
 from tests.cli.layouts import LAYOUTS, Running, named
 from tests.services.plugin import run_of
@@ -23,7 +24,6 @@ from tests.services.run import Run
 # Two servers that lose patience soon and hand out three jobs at a time, without any worker yet.
 _HASTY = {
     "worker.heartbeat_interval": 0.3,
-    "worker.heartbeat_timeout": 4,
     "scheduler.assignment_timeout": 4,
     "redis.timeout": 2,
     "scheduler.batch_size": 3,
@@ -34,7 +34,8 @@ _HASTY = {
 
 @contextlib.contextmanager
 def hasty(run: Run, folder: Path) -> Iterator[Running]:
-    options = [part for name, value in _HASTY.items() for part in ("--set", f"{name}={value}")]
+    told = _HASTY | {"worker.heartbeat_timeout": round(patience.stretched(4), 1)}
+    options = [part for name, value in told.items() for part in ("--set", f"{name}={value}")]
     with LAYOUTS["replicated"](run, folder, *options, pool=False) as running:
         yield running
 

@@ -17,6 +17,7 @@ from tests.history.checker import Run
 from tests.plain_http import plain_http
 
 ROOT = Path(__file__).resolve().parents[2]
+HEARTBEAT_TIMEOUT = "JQ_WORKER_HEARTBEAT_TIMEOUT"
 
 
 class Site:
@@ -40,6 +41,8 @@ class Site:
         self.targets = [f"127.0.0.1:{grpc}" for _, grpc in self.ports]
         self.target = ",".join(self.targets)  # what clients and workers are told
         self._settings = dict(settings)
+        if silent := self._settings.get(HEARTBEAT_TIMEOUT):
+            self._settings[HEARTBEAT_TIMEOUT] = f"{patience.stretched(float(silent)):.1f}"
         self._redis_url = redis_url
         self._running: list[asyncio.subprocess.Process] = []
         self._log = (folder / "log").open("ab")

@@ -41,7 +41,7 @@ def flags(redis_url: str, kafka: Topics, **more: str) -> dict[str, str]:
         "http.port": "0",
         "grpc.port": "0",
         "worker.heartbeat_interval": "0.5",
-        "worker.heartbeat_timeout": "3",
+        "worker.heartbeat_timeout": f"{patience.stretched(3):.1f}",
         "worker.metrics_port": "0",
         "worker.shutdown_timeout": "5",
         "server.shutdown_timeout": "5",

@@ -14,7 +14,7 @@ from jobqueue.core.api import Backend
 from jobqueue.core.job import WorkerInfo
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
-from tests import ports
+from tests import patience, ports
 from tests.api.grpc.inbox import GatedEngine
 from tests.api.grpc.proxy import Proxy
 
@@ -63,7 +63,7 @@ async def proxy(port: int) -> AsyncIterator[Proxy]:
 
 @pytest_asyncio.fixture
 async def remote(port: int) -> AsyncIterator[GrpcBackend]:
-    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=5.0)
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=patience.stretched(5))
     await backend.start()
     yield backend
     await backend.stop()
@@ -74,7 +74,7 @@ async def through_proxy(proxy: Proxy) -> AsyncIterator[GrpcBackend]:
     """A client whose connection the test can cut."""
     assert proxy._server is not None
     port = proxy._server.sockets[0].getsockname()[1]
-    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=5.0)
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=patience.stretched(5))
     yield backend
     await backend.stop()
 

@@ -113,7 +113,7 @@ async def test_stop_ends_waits_and_streams_at_once(engine, serve, worker_info):
 
 async def test_calls_go_on_over_a_restart(engine, serve):
     face, port = await serve(engine)
-    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=10.0)
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=patience.stretched(10))
     (result,) = await backend.submit([JobSpec(payload=b"x", delay=3600.0)])
     job_id = result.unwrap()
     events = backend.watch(job_id)

@@ -106,7 +106,7 @@ async def test_a_large_payload_within_the_limit_is_taken(remote):
 
 
 async def test_nobody_there_is_said_at_once():
-    backend = GrpcBackend("127.0.0.1:1", timeout=5.0)
+    backend = GrpcBackend("127.0.0.1:1", timeout=patience.stretched(5))
     limit = patience.Limit(4)
     for specs in (one(), one() * 3, one(payload=b"x" * 1024 * 1024), one(key="k")):
         with pytest.raises(Unavailable):
@@ -156,7 +156,7 @@ async def test_what_was_not_sent_survives_a_break(engine, proxy, through_proxy):
 
 async def test_a_server_that_says_goodbye_leaves_nothing_unknown(engine, serve):
     face, port = await serve(engine)
-    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=10.0)
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=patience.stretched(10))
     await backend.submit(one())
     stop = False
     outcomes: list[str] = []
@@ -256,7 +256,7 @@ async def test_a_caller_that_goes_away_harms_nobody(engine, remote):
 
 
 async def test_stop_tells_what_did_not_happen(engine, port):
-    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=5.0)
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=patience.stretched(5))
     tasks = await crowd(engine, backend, MAX_IN_FLIGHT + 1)
     await backend.stop()
     await backend.stop()

@@ -66,8 +66,10 @@ async def client(servers: tuple[Server, Server]) -> AsyncIterator[Client]:
     """Knows both servers, and begins with the first."""
     backends: list[GrpcBackend] = []
 
-    async def make(timeout: float = 5.0, first: int = 0) -> GrpcBackend:
-        backend = GrpcBackend(",".join(server.target for server in servers), timeout=timeout)
+    async def make(timeout: float | None = None, first: int = 0) -> GrpcBackend:
+        backend = GrpcBackend(
+            ",".join(server.target for server in servers), timeout=timeout or patience.stretched(5)
+        )
         backends.append(backend)
         backend._servers._current = first
         return backend
@@ -364,7 +366,7 @@ async def test_drain_and_shutdown_through_the_server_that_the_worker_is_not_conn
     inbox = RecordingInbox()
     link = await (await client()).connect(worker_info(id="w"), inbox)
     link.grant(1)
-    operator = GrpcBackend(two.target, timeout=5)
+    operator = GrpcBackend(two.target, timeout=patience.stretched(5))
     try:
         await operator.drain_worker("w")
         await inbox.until(lambda inbox: WorkerStatus.DRAINING in inbox.statuses)

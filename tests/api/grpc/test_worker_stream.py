@@ -321,7 +321,7 @@ async def test_undelivered_jobs_are_handed_back(engine, port, worker_info, monke
         await write(self, message)
 
     monkeypatch.setattr(Duplex, "write", slow)
-    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=5.0)
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=patience.stretched(5))
     inbox = RecordingInbox()
     link = await backend.connect(worker_info(concurrency=4), inbox)
     link.grant(4)
@@ -344,7 +344,7 @@ async def test_undelivered_jobs_are_handed_back(engine, port, worker_info, monke
 async def test_a_new_stream_of_the_same_incarnation_takes_over(engine, port, worker_info):
     info = worker_info(concurrency=2)
     old_inbox, new_inbox = RecordingInbox(), RecordingInbox()
-    old, new = (GrpcBackend(f"127.0.0.1:{port}", timeout=5.0) for _ in range(2))
+    old, new = (GrpcBackend(f"127.0.0.1:{port}", timeout=patience.stretched(5)) for _ in range(2))
     old_link = await old.connect(info, old_inbox)
     old_link.grant(2)
     (job_id,) = await submit(engine)
@@ -396,7 +396,7 @@ async def test_large_jobs_travel_in_several_messages(engine, remote, worker_info
 
 async def test_the_server_goes_and_comes_back(engine, serve, worker_info):
     face, port = await serve(engine)
-    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=10.0)
+    backend = GrpcBackend(f"127.0.0.1:{port}", timeout=patience.stretched(10))
     inbox = RecordingInbox()
     link = await backend.connect(worker_info(concurrency=2), inbox)
     link.grant(2)

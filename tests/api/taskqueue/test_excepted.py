@@ -55,8 +55,9 @@ async def test_a_dead_workers_job(
 
 async def _stays_running_and_is_told(deploy: Deploy, caplog: pytest.LogCaptureFixture) -> None:
     line = Cut()
+    silent = f"{patience.stretched(600):.0f}"
     tq = await deploy(
-        environ={"HEARTBEAT_INTERVAL_MS": "100", "WORKER_TIMEOUT_MS": "600"}, links=line
+        environ={"HEARTBEAT_INTERVAL_MS": "100", "WORKER_TIMEOUT_MS": silent}, links=line
     )
     submitted = await tq.client.submit_job(job_type="any", work_duration_ms=VERY_LONG_MS)
     job_id = submitted.job_id

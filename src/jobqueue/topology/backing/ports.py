@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import random
 import socket
 from collections import deque
@@ -46,3 +48,12 @@ def _mark(port: int) -> bool:
         _MARKS.popleft().close()
     _MARKS.append(mark)
     return True
+
+
+def _unmark() -> None:
+    while _MARKS:
+        _MARKS.popleft().close()
+
+
+atexit.register(_unmark)
+os.register_at_fork(after_in_child=_unmark)  # the parent keeps its marks
