@@ -27,7 +27,9 @@ _KINDS_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEY
 
 
 def _from_json(kind: type, value: Any) -> Any:
-    """Read what msgspec does not know by itself: pydantic models."""
+    """Read what msgspec does not know by itself: pydantic models, and anything as an object."""
+    if kind is object:
+        return value
     validate = getattr(kind, "model_validate", None)
     if validate is None:
         raise TypeError(f"`{kind.__qualname__}` cannot be read from JSON")
@@ -348,9 +350,22 @@ class Codec:
 
 
 def _readable(kind: Any) -> bool:
-    """Whether any JSON value can be read as that type."""
-    found = msgspec.inspect.type_info(type(None) if kind is None else kind)
-    return not isinstance(found, msgspec.inspect.CustomType) or hasattr(found.cls, "model_validate")
+    """Whether that type, and every type in it, can be read from JSON."""
+    seen: list[Any] = []
+    rest: list[Any] = [msgspec.inspect.type_info(type(None) if kind is None else kind)]
+    while rest:
+        found = rest.pop()
+        if isinstance(found, tuple):
+            rest.extend(found)
+        elif isinstance(found, msgspec.inspect.CustomType):
+            if found.cls is not object and not hasattr(found.cls, "model_validate"):
+                return False
+        elif isinstance(found, msgspec.inspect.Type | msgspec.inspect.Field) and not any(
+            found is known for known in seen
+        ):
+            seen.append(found)
+            rest.extend(getattr(found, name) for name in found.__struct_fields__)
+    return True
 
 
 def _spell(kind: Any) -> str:
