@@ -126,4 +126,5 @@ class Service:
 
 def server(cwd: Path, *args: str, **extra: str) -> Service:
     """A jq-server on free ports, not ready yet."""
-    return Service("server", "--http-port", "0", "--grpc-port", "0", *args, cwd=cwd, **extra)
+    flags = ("--http-port", "0", "--grpc-port", "0", *args)
+    return Service("server", *flags, cwd=cwd, script=None, **extra)

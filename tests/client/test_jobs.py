@@ -308,7 +308,7 @@ async def test_untyped_submit_of_a_task_that_lives_elsewhere(app: JobQueue) -> N
         known = await app.submit("add", {"a": 1, "b": 2})
         assert await known.result(timeout=patience.longest(10)) == 3
         assert (await known.status()).queue == "mail"
-        with pytest.raises(InvalidArgument, match="payload: cannot be written as JSON"):
+        with pytest.raises(InvalidArgument, match=r"payload: .* cannot be written as JSON"):
             await app.submit("echo", object())
 
 

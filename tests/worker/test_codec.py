@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, SupportsFloat, TypedDict
 from uuid import UUID, uuid4
 
 import msgspec
@@ -215,6 +215,11 @@ class Scores(msgspec.Struct):
     values: list[float]
 
 
+@dataclass
+class Tree:
+    branches: list["Tree"]
+
+
 class Opaque:
     """A type that JSON cannot express."""
 
@@ -263,6 +268,9 @@ def test_a_result_that_is_not_what_the_annotation_says_is_refused(
         (str, "null"),
         (Opaque, None),
         (Iterator[int], [1]),
+        (dict[str, object], {"a": None}),
+        (list[SupportsFloat], [1.5]),
+        (Tree, Tree([Tree([])])),
     ],
 )
 def test_a_result_that_can_be_read_by_the_annotation_is_taken(annotation: Any, value: Any) -> None:

@@ -46,6 +46,7 @@ _FIRST_RECONNECT = 0.1
 _MAX_RECONNECT = 5.0
 # Answers to a registration that no repetition changes.
 _FINAL = (Conflict, InvalidArgument, PermissionDenied)
+_SUCCEED = Move.SUCCEED  # an enum's attribute is dear on the path of every job
 _CLOSE_SECONDS = 2.0  # of a stop's time, kept for killing, the last reports and deregistering
 
 
@@ -362,7 +363,8 @@ class WorkerRuntime:
             self._report_stopped(execution, report)
         else:
             self._report(execution, report)
-        execution.error = None  # its frames hold on to the execution
+        if execution.error is not None:
+            execution.error = None  # its frames hold on to the execution
         self._outbox.free()
         if not self._running:
             self._idle.set()
@@ -371,7 +373,7 @@ class WorkerRuntime:
 
     def _report(self, execution: Execution, report: Transition) -> None:
         execution.reported = True
-        if report.move is not Move.SUCCEED or log.isEnabledFor(logging.DEBUG):
+        if report.move is not _SUCCEED or log.isEnabledFor(logging.DEBUG):
             self._attempts.ended(execution, report)
         self._outbox.end(report)
 
@@ -415,12 +417,14 @@ class WorkerRuntime:
 
     def _answered(self, reports: Sequence[Transition], accepted: Sequence[bool]) -> None:
         """The server has these ends; one that it did not accept came too late."""
-        for report, ok in zip(reports, accepted, strict=True):
-            if report.lease is None:
-                continue
-            execution = self._held.pop(report.lease, None)
-            if not ok and execution is not None and report.move is not Move.HAND_BACK:
-                self._attempts.end_not_accepted(execution, report)
+        if not all(accepted):
+            for report, ok in zip(reports, accepted, strict=True):
+                execution = self._held.get(report.lease or 0)
+                if not ok and execution is not None and report.move is not Move.HAND_BACK:
+                    self._attempts.end_not_accepted(execution, report)
+        for report in reports:
+            if report.lease is not None:
+                self._held.pop(report.lease, None)
 
     def _result_refused(self, report: Transition) -> None:
         """The server takes no such result: the failure that is reported in its place is logged."""

@@ -35,6 +35,7 @@ class CoroutineExecutor:
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             report = self._endings.raised(execution, error)
         self._host.ended(execution, report)
+        execution.handle = None  # the task's context holds the execution: no cycle is left behind
 
     def withdraw(self, execution: Execution) -> bool:
         """A task that has not run its first step never calls the handler."""
