@@ -258,7 +258,7 @@ def delete(
         job = chosen.call(lambda backend: backend.get(wanted))
         if job.state in TERMINAL:  # otherwise it is refused anyway
             what = f"{job.state.name}, queue {job.queue}{f', {job.type}' if job.type else ''}"
-            ask(f"Job {wanted} ({what}) and its history will be removed for good. Go on?")
+            ask(f"Job {wanted} ({what}) and its history will be removed for good.")
     chosen.call(lambda backend: backend.delete_job(wanted))
     if chosen.json:
         print_json({"job_id": wanted, "deleted": True})
