@@ -170,13 +170,12 @@ def test_cancel_retry_and_delete(ctl, server, queue):
     assert cancelled.out == f"Job {job_id} is cancelled\n"
     job = ctl(server.grpc, "job", "status", job_id, "-o", "json").json
     assert (job["status"], job["reason"]) == ("DEAD_LETTERED", "CANCELLED")
-    again = ctl(server.grpc, "job", "cancel", job_id, "-o", "json").json
-    assert again == {
-        "job_id": job_id,
-        "status": "DEAD_LETTERED",
-        "cancel_requested": False,
-        "already_terminal": True,
-    }
+    again = ctl(server.grpc, "job", "cancel", job_id)
+    assert (again.status, again.out) == (5, "")
+    assert again.err == (
+        f"error: job {job_id} is DEAD_LETTERED; only jobs that have not ended can be cancelled\n"
+    )
+    assert ctl(server.grpc, "job", "cancel", job_id, "-o", "json").error["code"] == "CONFLICT"
     assert ctl(server.grpc, "job", "retry", job_id).out == f"Job {job_id} is PENDING again\n"
     refused = ctl(server.grpc, "job", "retry", job_id)
     assert refused.status == 5

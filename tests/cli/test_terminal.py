@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -9,8 +10,14 @@ import sys
 
 import pytest
 
+from jobqueue.core.clock import ManualClock
+from jobqueue.core.job import Transition
+from jobqueue.core.lifecycle import State
+from jobqueue.core.store import Rules
+from jobqueue.stores.sqlite.store import SqliteStore
 from tests import patience
 from tests.cli import processes, terminal
+from tests.stores.driver import Driver
 
 
 @pytest.fixture(scope="module")
@@ -203,20 +210,20 @@ def test_a_full_device_under_the_output_is_told(server):
 @pytest.fixture
 def graveyard(tmp_path):
     """A folder with an SQLite file that holds failed, cancelled and waiting jobs."""
-    with processes.server(tmp_path, "--db-url", URL) as server:
-        grpc = server.line("ready")["grpc"]
 
-        def ctl(*args: str) -> str:
-            return processes.run("ctl", "--server", grpc, *args, cwd=tmp_path).stdout
-
+    async def fill() -> None:
+        store = SqliteStore(str(tmp_path / "jobs.db"))
+        await store.open()
+        driver = Driver(store, ManualClock(), Rules())
+        await driver.queue("default")
+        await driver.queue("idle")
         for _ in range(2):
-            ctl("job", "submit", "default", "{}", "--type", "fail", "--max-retries", "0",
-                "--wait")  # fmt: skip
-        ctl("queue", "create", "idle")
-        ctl("queue", "pause", "idle")
-        ids = ctl("job", "submit", "idle", "{}", "--count", "3").split()
-        ctl("job", "cancel", ids[0])
-        assert server.stop() == 0
+            await driver.brought_to(State.DEAD_LETTERED, queue="default")
+        first, *_ = [await driver.submit(queue="idle") for _ in range(3)]
+        await driver.do(Transition.cancelled((await driver.job(first)).seq))
+        await store.close()
+
+    asyncio.run(fill())
     return tmp_path
 
 

@@ -80,6 +80,21 @@ async def test_a_job_that_would_expire_before_its_start_names_both_times(rig: Ri
     )
 
 
+async def test_a_delay_beyond_the_queues_own_ttl_is_refused(rig: Rig):
+    await rig.engine.create_queue(QueueSpec(name="brief", ttl=60.0))
+    wrong = JobSpec(payload=b"x", queue="brief", delay=61.0)
+    good = JobSpec(payload=b"x", queue="brief", delay=59.0)
+    own = JobSpec(payload=b"x", queue="brief", delay=61.0, ttl=120.0)
+    other = JobSpec(payload=b"x", delay=61.0)
+    unknown = JobSpec(payload=b"x", queue="nowhere", delay=61.0)
+    results = await rig.engine.submit([wrong, good, own, other, unknown])
+    assert [type(result.error) for result in results] == [
+        InvalidArgument, type(None), type(None), type(None), NotFound
+    ]  # fmt: skip
+    assert results[0].error is not None
+    assert "its queue's ttl ends 60 s after the submit" in results[0].error.message
+
+
 @pytest.mark.parametrize(
     "good",
     [

@@ -141,7 +141,9 @@ async def test_dead_letters_that_failed_are_retried_and_others_stay(rig: Rig):
 
     rest = await rig.engine.retry_dead_letters(RetryQuery(reasons=tuple(DEATHS)))
     assert (rest.looked_at, rest.matched, rest.retried) == (2, 2, 1)
-    assert [one.message for one in rest.refused] == ["its queue 'gone' is deleted"]
+    assert [one.message for one in rest.refused] == [
+        "its queue 'gone' is deleted; create it again, then retry"
+    ]
     assert await rig.state(cancelled) is P
 
 

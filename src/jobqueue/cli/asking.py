@@ -6,6 +6,8 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from jobqueue.cli.display import note
 from jobqueue.cli.program import clean
@@ -25,8 +27,9 @@ def is_asked(yes: bool) -> bool:
     return not yes and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def ask(question: str) -> None:
-    """Go on only after a yes. The question is on stderr, so that it is in no pipe's way."""
-    if not typer.confirm(clean(question), default=False, err=True):
+def ask(consequence: str) -> None:
+    """Say what would happen, and go on only after a yes. On stderr, in no pipe's way."""
+    Console(stderr=True, highlight=False).print(Text(clean(consequence)))
+    if not typer.confirm("Go on?", default=False, err=True):
         note("Nothing was changed.")
         raise typer.Exit(_DECLINED)

@@ -21,7 +21,7 @@ from jobqueue.core.job import JobQuery, RetryQuery
 from jobqueue.core.lifecycle import DEATHS, State, parse_deaths
 
 app = typer.Typer(help="Look at dead letters and replay them.", no_args_is_help=True)
-_ERRORS_SHOWN = 20
+_ERRORS_SHOWN = 5
 _ERRORS_KEPT = 1_000
 _REASONS = f"FAILURES, ALL, or of {', '.join(sorted(DEATHS))}; separated by commas"
 
@@ -208,7 +208,7 @@ def _retry_all(chosen: Session, query: RetryQuery, *, dry_run: bool, yes: bool) 
         where = f" of queue {query.queue}" if query.queue else ""
         ask(
             f"{counted(seen.matched, 'job')}{where} will be sent back to PENDING"
-            f" ({', '.join(query.reasons)}).{stay} Go on?"
+            f" ({', '.join(query.reasons)}).{stay}"
         )
     return chosen.converse(lambda backend: _walk(chosen, backend, query, "Retrying"))
 

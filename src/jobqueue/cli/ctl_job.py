@@ -24,7 +24,7 @@ from jobqueue.cli.documents import event_document, job_document
 from jobqueue.cli.program import clean, examples
 from jobqueue.cli.session import OutputOption, Session, session
 from jobqueue.core.api import Backend
-from jobqueue.core.errors import InvalidArgument, JobFailed
+from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import MAX_PAGE, Event, Job, JobQuery, Page
 from jobqueue.core.lifecycle import TERMINAL, State, parse_state
@@ -218,15 +218,17 @@ def cancel(context: typer.Context, job_id: JobId, output: OutputOption = None) -
     chosen = session(context)
     wanted = parse_job_id(job_id)
     answer = chosen.call(lambda backend: backend.cancel(wanted))
+    if answer.already_terminal:
+        raise Conflict(
+            f"job {wanted} is {answer.state.name}; only jobs that have not ended can be cancelled"
+        )
     if chosen.json:
         print_json({
             "job_id": wanted,
             "status": answer.state.name,
             "cancel_requested": answer.requested,
-            "already_terminal": answer.already_terminal,
+            "already_terminal": False,
         })  # fmt: skip
-    elif answer.already_terminal:
-        typer.echo(f"Job {wanted} had ended already: {answer.state.name}")
     elif answer.requested:
         typer.echo(f"Job {wanted} is running; its worker was asked to stop it")
     else:
@@ -256,7 +258,7 @@ def delete(
         job = chosen.call(lambda backend: backend.get(wanted))
         if job.state in TERMINAL:  # otherwise it is refused anyway
             what = f"{job.state.name}, queue {job.queue}{f', {job.type}' if job.type else ''}"
-            ask(f"Job {wanted} ({what}) and its history will be removed for good. Go on?")
+            ask(f"Job {wanted} ({what}) and its history will be removed for good.")
     chosen.call(lambda backend: backend.delete_job(wanted))
     if chosen.json:
         print_json({"job_id": wanted, "deleted": True})

@@ -121,7 +121,7 @@ def delete(
             parts.append(f"{counted(before.unfinished, 'unfinished job')} {become}.")
         if dead:
             parts.append(f"{staying(dead)}.")
-        ask(" ".join([*parts, "Go on?"]))
+        ask(" ".join(parts))
     dropped = chosen.call(lambda backend: backend.delete_queue(name, force=force))
     if chosen.json:
         print_json({

@@ -244,8 +244,11 @@ class Bar:
         self._task = progress.add_task(label, total=total)
 
     def advance(self, count: int = 1) -> None:
-        """Another ``count`` are done."""
+        """Another ``count`` are done. There may be more than were expected."""
         self._progress.advance(self._task, count)
+        task = self._progress.tasks[self._task]
+        if task.total is not None and task.completed > task.total:
+            self._progress.update(self._task, total=task.completed)
 
 
 @contextmanager

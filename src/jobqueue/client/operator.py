@@ -63,7 +63,10 @@ class Operator:
         await self._home.call(lambda backend: backend.shutdown_worker(worker_id))
 
     async def list_jobs(self, query: JobQuery | None = None) -> Page:
-        """List jobs, newest first."""
+        """List jobs, newest first.
+
+        Large jobs make a page shorter than asked for; only an empty token says that it is the last.
+        """
         wanted = query or JobQuery()
         return await self._home.call(lambda backend: backend.list_jobs(wanted))
 

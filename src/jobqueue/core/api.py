@@ -50,7 +50,10 @@ class ClientApi(Protocol):
         ...
 
     async def list_jobs(self, query: JobQuery) -> Page:
-        """List jobs, newest first."""
+        """List jobs, newest first.
+
+        Large jobs make a page shorter than asked for; only an empty token says that it is the last.
+        """
         ...
 
     async def history(self, job_id: str) -> list[Event]:

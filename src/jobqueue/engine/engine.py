@@ -49,6 +49,7 @@ from jobqueue.engine.links import ENDING, EngineLink, ReportCall
 from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.paging import read_page
 from jobqueue.engine.pulses import Pulses
+from jobqueue.engine.queue_ttls import QueueTtls
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Plan, Session
@@ -84,6 +85,7 @@ class Engine(OperatorCalls):
         self._store_check = store_check(store)
         self._leader_check = leader_check(store)
         self._stream_check = None if stream is None else stream_check(stream)
+        self._queue_ttls = QueueTtls(store)
         self._watchers = Watchers()
         self._started = False
         self._losing: set[asyncio.Task[object]] = set()
@@ -219,9 +221,12 @@ class Engine(OperatorCalls):
         places: list[int] = []
         limit = self._settings.max_payload_bytes
         now = self._clock.now()
+        ttls = await self._queue_ttls.of(specs)
         for place, (spec, job_id) in enumerate(zip(specs, new_job_ids(len(specs)), strict=True)):
             try:
                 admission.check_spec(spec, limit, now)
+                if spec.ttl is None and spec.queue in ttls:
+                    admission.check_start_within(spec, ttls[spec.queue], now, "its queue's ttl")
             except InvalidArgument as error:
                 results[place] = SubmitResult.refused(error)
                 continue

@@ -163,7 +163,10 @@ class OperatorCalls:
         )
         answer.retried = sum(outcome.applied for outcome in outcomes)
         answer.refused = [
-            NotRetried(outcome.job_id, f"its queue {outcome.queue!r} is deleted")
+            NotRetried(
+                outcome.job_id,
+                f"its queue {outcome.queue!r} is deleted; create it again, then retry",
+            )
             for outcome in outcomes
             if outcome.refusal is Refusal.NO_QUEUE
         ]

@@ -39,7 +39,9 @@ _UNTIL = Field(None, description="ended before this time")
 class _PageParams(_JobParams):
     queue: str | None = None
     type: str | None = Field(None, description="the task's name")
-    limit: int = Field(20, ge=1, le=MAX_PAGE)
+    limit: int = Field(
+        20, ge=1, le=MAX_PAGE, description="jobs on a page; large ones make it shorter"
+    )
     page_token: str = Field("", description="`next_page_token` of the page before")
 
 
