@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from jobqueue.core.errors import JobQueueError, KeyConflict
-from jobqueue.core.lifecycle import FAILURES, Move, Reason, State, Step
+from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 
 T = TypeVar("T")
 
@@ -195,6 +195,11 @@ class Transition:
         # A lone surrogate (an undecodable file name in an exception) cannot be stored.
         if self.error and not self.error.isascii():
             self.error = self.error.encode(errors="replace").decode()
+
+    @property
+    def by_others(self) -> bool:
+        """Whether, if it ends a lease, that may be news to the worker that holds it."""
+        return self.move not in REPORTABLE or self.version is not None
 
     @classmethod
     def started(cls, seq: int, lease: int) -> Transition:

@@ -36,7 +36,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import REPORTABLE, TERMINAL, State
+from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
@@ -223,7 +223,7 @@ class SqliteStore:
             assigned = writes.claim(db, claims, now, self._rules, tally)
             tally.write(db)
             if any(
-                outcome.lease is not None and asked.move not in REPORTABLE
+                outcome.lease is not None and asked.by_others
                 for outcome, asked in zip(outcomes, transitions, strict=True)
             ):
                 leadership.tell(db)
