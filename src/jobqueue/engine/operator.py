@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from jobqueue.core.errors import AlreadyExists, Conflict, JobQueueError, NotFound
+from jobqueue.core.errors import AlreadyExists, Conflict, JobQueueError, NotFound, no_such_queue
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import (
     ComponentHealth,
@@ -155,4 +155,4 @@ class OperatorCalls:
 
 
 def _no_queue(name: str) -> NotFound:
-    return NotFound(f"queue: there is no queue {name!r}")
+    return no_such_queue(name)
