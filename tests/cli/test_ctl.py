@@ -423,7 +423,7 @@ def test_status_sums_up_the_system(ctl, server):
         (
             ("job", "submit", "nowhere", "1"),
             4,
-            "error: queue: there is no queue 'nowhere'; create it with: jq-ctl queue create nowhere",
+            "error: queue: there is no queue 'nowhere'; create it with: jq-ctl queue create",
         ),
         (("job", "submit", "default", ""), 2, "error: payload: must not be empty"),
         (("job", "submit", "default", "1", "--priority", "10"), 2, "error: priority: 10"),
