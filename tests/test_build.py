@@ -1,11 +1,13 @@
-"""What is built knows the commit that it was built from."""
+"""What is built knows its commit, and the README says how to install it."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -14,7 +16,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILES = ["pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md"]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-pytestmark = pytest.mark.req("jq:NFR-017")
 
 
 @pytest.fixture
@@ -53,6 +54,7 @@ def git(project: Path, *args: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.req("jq:NFR-017")
 def test_a_wheel_holds_the_commit_of_its_checkout(project, tmp_path):
     git(project, "init", "-q")
     git(project, "add", ".")
@@ -74,8 +76,19 @@ def test_a_wheel_made_of_an_sdist_keeps_the_commit(project, tmp_path):
     assert commit_in(build(unpacked, "wheel", tmp_path / "out")) == f"{COMMIT}\n"
 
 
+@pytest.mark.req("jq:NFR-017")
 def test_without_git_the_commit_is_unknown(project, tmp_path):
     git(tmp_path, "init", "-q")  # another project's checkout, around this one
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "other")
     assert commit_in(build(project, "wheel", tmp_path / "out")) is None
     assert commit_in(build(project, "wheel", tmp_path / "out2", PATH="/nowhere")) is None
+
+
+def test_the_readme_says_first_how_to_install_it_and_explains_every_extra():
+    readme = (ROOT / "README.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"]) - {"dev", "bench"}
+    first = re.search(r'`pip install "jobqueue\[(.+?)\]"`', readme[: readme.index("```python")])
+    assert first is not None
+    assert set(first[1].split(",")) == extras
+    assert set(re.findall(r"^\| `jobqueue\[(\w+)\]` \|", readme, re.MULTILINE)) == extras

@@ -498,7 +498,11 @@ def test_status_sums_up_the_system(ctl, server):
 @pytest.mark.parametrize(
     ("args", "status", "message"),
     [
-        (("job", "submit", "nowhere", "1"), 4, "error: queue: there is no queue 'nowhere'"),
+        (
+            ("job", "submit", "nowhere", "1"),
+            4,
+            "error: queue: there is no queue 'nowhere'; create it with: jq-ctl queue create",
+        ),
         (("job", "submit", "default", ""), 2, "error: payload: must not be empty"),
         (("job", "submit", "default", "1", "--priority", "10"), 2, "error: priority: 10"),
         (("job", "submit", "default", "1", "--max-retries", "-1"), 2, "error: max_retries: -1"),

@@ -89,6 +89,18 @@ def test_a_server_that_is_not_there_is_said_to_be_unreachable(tmp_path):
     assert '"code": "UNAVAILABLE"' in listed.stderr
 
 
+def test_the_port_of_http_is_told_from_that_of_grpc(tmp_path):
+    with processes.server(tmp_path, "--db-url", "memory://") as server:
+        http = server.line("ready")["http"].removeprefix("http://")
+        answer = processes.run("ctl", "--server", http, "job", "list", cwd=tmp_path)
+        assert answer.returncode == 6
+        assert answer.stderr.startswith(
+            f"error: the server cannot be reached: {http} speaks HTTP, not gRPC; name the server's"
+            " gRPC port"
+        )
+        assert server.stop() == 0
+
+
 def test_a_file_that_is_not_there_is_not_created(tmp_path):
     answer = processes.run("ctl", "--url", "sqlite:///typo.db", "job", "list", cwd=tmp_path)
     assert answer.returncode == 4

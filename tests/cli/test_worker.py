@@ -189,6 +189,7 @@ def scrape(port: int) -> str:
         (("--server", "a:1", "--url", "sqlite:///x"), 2, "either --server or --url"),
         (("--exec", "'"), 2, "--exec"),
         (("--exec", "x", "--app", "a:b"), 2, "either --exec or --app"),
+        (("--exec", "./nowhere --fast"), 2, "--exec: there is no program './nowhere'"),
         (("--app", "nowhere:app"), 2, "--app: there is no module 'nowhere'"),
         (("--server", "nonsense"), 2, "needs a host and a port"),
         (("--queues", ","), 2, "worker.queues: ',' is not allowed; allowed: one or more names"),

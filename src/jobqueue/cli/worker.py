@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -135,6 +136,10 @@ def work(
     command = _command(exec_)
     if command and settings.worker.app:
         raise InvalidArgument("--exec", "give either --exec or --app, not both")
+    if command and shutil.which(command[0]) is None:
+        raise InvalidArgument(
+            "--exec", f"there is no program {command[0]!r} (looked in PATH; seen from {Path.cwd()})"
+        )
     user_app = load_app(settings.worker.app) if settings.worker.app else None
     logs.configure(SERVICE, settings.log.level, settings.log.format)
     for warning in loaded.warnings:

@@ -119,9 +119,17 @@ class JobHandle(Generic[R_co]):
             if deadline is not None and now >= deadline:
                 raise DeadlineExceeded(
                     f"job {self.id} is {job.state.name} after {timeout:g} s; it goes on"
+                    f"{_why_it_waits(job)}"
                 )
             if now - asked_at < min(turn, _SHORTEST_TURN):
                 await asyncio.sleep(_SHORTEST_TURN)
+
+
+def _why_it_waits(job: Job) -> str:
+    held = job.run_at is not None and job.run_at > job.created_at  # submitted with a delay
+    if job.state is not State.PENDING or job.attempt or held:
+        return ""
+    return f" (no worker has taken it yet: does one run for queue {job.queue!r}?)"
 
 
 def decode_json(job: Job) -> Any:

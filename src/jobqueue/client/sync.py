@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from jobqueue.client.handle import JobHandle
 from jobqueue.client.inline import in_handler
 from jobqueue.client.tasks import Submitting, Task
-from jobqueue.core.errors import Conflict, OutcomeUnknown, Unavailable
+from jobqueue.core.errors import Conflict, InvalidArgument, OutcomeUnknown, Unavailable
 from jobqueue.core.forking import FORKS, PATIENCE
 from jobqueue.core.job import Cancellation, Event, Job
 
@@ -256,12 +256,14 @@ class SyncQueue:
         self, task: Task[Any, Callable[P, Submitting[R]]], /, *args: P.args, **kwargs: P.kwargs
     ) -> SyncJob[R]:
         """Submit a call of a task: ``q.submit(send, "a@b.c", "hello")``."""
+        _check_task(task)
         return SyncJob(self._bridge, self.run(task.submit(*args, **kwargs)))
 
     def submit_many(
         self, task: Task[Any, Callable[..., Submitting[R]]], calls: Iterable[tuple[Any, ...]]
     ) -> list[SyncJob[R]]:
         """Submit many calls of a task, each given as a tuple of arguments."""
+        _check_task(task)
         handles = self.run(task.submit_many(calls))
         return [SyncJob(self._bridge, handle) for handle in handles]
 
@@ -288,6 +290,13 @@ class SyncQueue:
         trace: TracebackType | None,
     ) -> None:
         self._bridge.leave()
+
+
+def _check_task(task: object) -> None:
+    """A name or a plain function has no ``submit``, and Python's error would not say more."""
+    if not hasattr(task, "submit"):
+        shown = getattr(task, "__name__", None) or repr(task)
+        raise InvalidArgument("task", f"{shown} is not a task: give what @app.task made")
 
 
 def _loop_runs_here() -> bool:

@@ -67,6 +67,13 @@ class NotFound(JobQueueError):
     code = Code.NOT_FOUND
 
 
+def no_such_queue(name: str) -> NotFound:
+    """The error of a job or a command for a queue that does not exist."""
+    return NotFound(
+        f"queue: there is no queue {name!r}; create it with: jq-ctl queue create {name}"
+    )
+
+
 class AlreadyExists(JobQueueError):
     """The name is taken."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from jobqueue.core.errors import AlreadyExists, Conflict, NotFound
+from jobqueue.core.errors import AlreadyExists, Conflict, NotFound, no_such_queue
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import (
     Health,
@@ -195,4 +195,4 @@ class OperatorCalls:
 
 
 def _no_queue(name: str) -> NotFound:
-    return NotFound(f"queue: there is no queue {name!r}")
+    return no_such_queue(name)

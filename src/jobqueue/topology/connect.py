@@ -84,7 +84,23 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
     if scheme in _REDIS and sep:
         check_redis_url(_split_prefix(url, field)[0], field)
         return Address("redis")
-    raise InvalidArgument(field, f"{redact(url)!r} is not a known form; allowed: {allowed}")
+    hint = _hint(scheme if sep else "", url, allowed)
+    raise InvalidArgument(field, f"{redact(url)!r} is not a known form; allowed: {allowed}{hint}")
+
+
+def _hint(scheme: str, url: str, allowed: str) -> str:
+    """What was probably meant."""
+    if scheme.startswith("postgres") and "postgresql" in allowed:
+        return "; did you mean postgresql://?"
+    if scheme in ("http", "https") and "grpc" in allowed:
+        return "; programs speak gRPC: name the server's other port, like grpc://127.0.0.1:50051"
+    if scheme:
+        return ""
+    if "grpc" in allowed and re.fullmatch(r"[\w.-]+:[0-9]+", url):
+        return f"; did you mean grpc://{url}?"
+    if "sqlite" in allowed and url.endswith((".db", ".sqlite", ".sqlite3")):
+        return f"; did you mean sqlite:///{url}?"
+    return ""
 
 
 def _sqlite_path(rest: str, url: str, field: str) -> Path:
@@ -284,7 +300,8 @@ def _prepare_file(path: Path, *, create: bool) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Unavailable(f"cannot create the folder {str(path.parent)!r}: {error}") from error
+            why = "a file has that name" if path.parent.exists() else error.strerror
+            raise Unavailable(f"cannot create the folder {str(path.parent)!r}: {why}") from error
 
 
 def orphaned(scheme: str) -> str:

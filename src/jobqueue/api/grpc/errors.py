@@ -72,6 +72,7 @@ _REFUSED = re.compile(
     r"failed to connect to all addresses; last error: .*"
     r"ipv[46]:(?P<address>\S+): Failed to connect to remote host: (?P<why>[^:]+)$"
 )
+_HTTP_1 = re.compile(r"ipv[46]:(?P<address>\S+): .*connect an http1\.x server")
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -187,6 +188,8 @@ def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQue
 
 def _plain(text: str) -> str:
     """The address and the system's error, out of gRPC's words for a connection that failed."""
+    if found := _HTTP_1.search(text):
+        return f"{unquote(found['address'])} speaks HTTP, not gRPC; name the server's gRPC port"
     found = _REFUSED.search(text)
     return f"{unquote(found['address'])}: {found['why']}" if found else text
 

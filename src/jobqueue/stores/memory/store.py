@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import decide, overdue
-from jobqueue.core.errors import NotFound, QueueFull
+from jobqueue.core.errors import QueueFull, no_such_queue
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
     NO_LABELS,
@@ -171,7 +171,7 @@ class MemoryStore:
         spec = job.spec
         queue = self._queues.get(spec.queue)
         if queue is None:
-            return SubmitResult.refused(NotFound(f"queue: there is no queue {spec.queue!r}"))
+            return SubmitResult.refused(no_such_queue(spec.queue))
         fingerprint = b""
         if spec.key is not None:
             fingerprint = spec.fingerprint()
