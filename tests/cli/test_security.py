@@ -1,25 +1,17 @@
-"""The programs with keys and certificates, and the page that says how."""
+"""The programs with keys and certificates."""
 
 from __future__ import annotations
 
 import json
-import re
-import shutil
-import subprocess
-import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.access import certificates
 from tests.cli import processes
-from tests.cli.test_server import free_port
-from tests.test_readme import desk, environment  # noqa: F401 - desk is a fixture
 
 KEY, CLIENT_KEY = "operators-key-0123456789", "clients-key-0123456789"
 KEYS = f"ops:client+operator+worker:{KEY},web:client:{CLIENT_KEY}"
-PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -217,29 +209,3 @@ def test_flags_that_cannot_be_used_are_named(tmp_path, flags, message):
         answer = processes.run(module, *flags, *command, cwd=tmp_path)
         assert answer.returncode == 2
         assert message in answer.stdout + answer.stderr
-
-
-# -- the page ----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.req("jq:FR-047", "jq:FR-048")
-@pytest.mark.skipif(not shutil.which("curl") or not shutil.which("openssl"), reason="needs both")
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_commands_of_the_page_work(number, desk):  # noqa: F811
-    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
-    text = blocks[number].replace("8080", str(free_port())).replace("50051", str(free_port()))
-    prelude = """
-        set -euo pipefail
-        export JQ_WORKER_METRICS_PORT=0
-        trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
-    """
-    ran = subprocess.run(
-        ["bash", "-c", textwrap.dedent(prelude) + text],
-        cwd=desk, env=environment(desk), capture_output=True, text=True, timeout=50,
-    )  # fmt: skip
-    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
-    expected = ['"UNAUTHENTICATED"', '"hello"'] if number == 0 else ["over mTLS"]
-    for words in [*expected, '"components"']:
-        assert words in ran.stdout

@@ -1,25 +1,17 @@
-"""jq-ctl up replicated: two servers, two workers, PostgreSQL and Redis, and the page about it."""
+"""jq-ctl up replicated: two servers, two workers, PostgreSQL and Redis."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
-import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cli import ups
 from tests.cli.ups import Home, gone
 from tests.services.run import Run
-from tests.test_readme import desk, environment, free_port  # noqa: F401
-
-PAGE = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text()
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -89,37 +81,3 @@ def test_named_services_by_environment(home, empty_postgres_dsn, redis_url):
     assert home.ctl("down").returncode == 0
     again = home.up("replicated", "--servers", "1", "--workers", "0", **names)  # both still there
     assert again["condition"] == "up"
-
-
-@pytest.fixture
-def open_desk(desk: Path, home: Home) -> Path:  # noqa: F811
-    """The files of the README in a folder that services may enter."""
-    for path in desk.iterdir():
-        path.rename(home.folder / path.name)
-    return home.folder
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_commands_of_the_page_work(number, open_desk, home):
-    assert len(BLOCKS) == 2
-    http, grpc = str(free_port()), str(free_port())
-    text = BLOCKS[number].replace("8080", http).replace("50051", grpc)
-    prelude = f"""
-        set -euo pipefail
-        jq-ctl() {{ command jq-ctl --server 127.0.0.1:{grpc} "$@"; }}
-    """
-    if number == 1:
-        prelude = "set -euo pipefail\n"
-    ran = subprocess.run(
-        ["bash", "-c", textwrap.dedent(prelude) + text],
-        cwd=open_desk,
-        env=environment(open_desk) | home.environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
-    assert "is up (" in ran.stdout
-    assert ("world", '"to": "a@b.c"')[number] in ran.stdout
-    assert "is down (it was up)" in ran.stdout

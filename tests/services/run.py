@@ -58,7 +58,7 @@ class Run:
         from tests.services.databases import Databases
 
         databases = Databases(address, self.place.token)
-        with self._one_at_a_time("template"):
+        with self.one_at_a_time("template"):
             databases.make_template(schema.prepare)
         return databases
 
@@ -74,7 +74,7 @@ class Run:
         address = self.address("kafka")
         from tests.services.topics import Topics, new_prefix
 
-        with self._one_at_a_time("topics"):  # leaves a trace for the end of the run
+        with self.one_at_a_time("topics"):  # leaves a trace for the end of the run
             return Topics(address, new_prefix(self.place.token))
 
     def address(self, name: str) -> str:
@@ -162,12 +162,12 @@ class Run:
             Topics(named, run_prefix(self.place.token)).delete_all()
 
     def _look_after(self) -> None:
-        with self._one_at_a_time("guardian") as is_first:
+        with self.one_at_a_time("guardian") as is_first:
             if is_first:
                 guardian.watch(self.place.owner, self.place.folder)
 
     @contextlib.contextmanager
-    def _one_at_a_time(self, what: str) -> Iterator[bool]:
+    def one_at_a_time(self, what: str) -> Iterator[bool]:
         """Among the processes of the run. Tells whether this is the first time."""
         self.place.folder.mkdir(exist_ok=True)
         self.place.folder.chmod(0o755)  # whatever the umask says: servers run as somebody else
