@@ -41,6 +41,10 @@ class Port(Protocol):
         """Iterate over what ``op`` gives."""
         ...
 
+    def raised(self, job_id: str) -> BaseException | None:
+        """What the handler of a job that ran inline raised last."""
+        ...
+
 
 class JobHandle(Generic[R_co]):
     """A job: ask for its state, wait for its result, cancel it."""
@@ -81,7 +85,7 @@ class JobHandle(Generic[R_co]):
         if job.state is State.DONE:
             decoded: R_co = self._decode(job)
             return decoded
-        raise JobFailed(job.id, job.reason.value, job.error)
+        raise JobFailed(job.id, job.reason.value, job.error) from self._port.raised(job.id)
 
     async def status(self) -> Job:
         """The job's record as it is now."""

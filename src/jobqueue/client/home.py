@@ -146,6 +146,9 @@ class Home:
                 elif owner.is_running():
                     await _hop(owner, _end, items)
 
+    def raised(self, job_id: str) -> None:
+        """Handlers run in workers: nothing but the text of their errors comes here."""
+
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The running loop that the backend lives on, if it is open."""

@@ -47,6 +47,7 @@ class InlineBackend:
         self.jobs: dict[str, Job] = {}
         self._history: dict[str, list[Event]] = {}
         self._keys: dict[str, tuple[str, bytes]] = {}
+        self._raised: dict[str, Exception] = {}
 
     # -- the port: handles reach it directly -----------------------------------------------
 
@@ -57,6 +58,10 @@ class InlineBackend:
     def iterate(self, op: Callable[[Served], AsyncIterator[T]]) -> AsyncIterator[T]:
         """Iterate here."""
         return op(self)
+
+    def raised(self, job_id: str) -> BaseException | None:
+        """What the job's handler raised last."""
+        return self._raised.get(job_id)
 
     # -- the client API --------------------------------------------------------------------
 
@@ -148,8 +153,10 @@ class InlineBackend:
             except JobCancelled as error:
                 self._failed(job, Reason.CANCELLED, error, str(error))
             except Exception as error:
+                self._raised[job.id] = error
                 self._failed(job, Reason.HANDLER_FAILED, error, describe(error))
             else:
+                self._raised.pop(job.id, None)
                 self._move(job, State.DONE, Reason.SUCCEEDED)
 
     async def _attempt(self, job: Job, definition: TaskDefinition) -> bytes | None:

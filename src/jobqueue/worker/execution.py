@@ -6,7 +6,7 @@ import asyncio
 import enum
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -19,7 +19,10 @@ from jobqueue.worker.waiting import WaitingSlots
 
 MAX_ERROR_BYTES = 8 * 1024
 _MAX_MESSAGE_BYTES = 4 * 1024
+_MAX_CAUSES_BYTES = 3 * 1024
+_MAX_CAUSE_BYTES = 512
 _FRAMES = 10
+_LINKS = 5
 
 
 class Stop(enum.Enum):
@@ -218,22 +221,52 @@ def retry_after(error: BaseException) -> float | None:
 
 
 def describe(error: BaseException) -> str:
-    """An error as text: its type and message first, then the innermost frames of the handler."""
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its message cannot be shown)"
+    """An error as text: its type and message first, then the innermost frames of the handler.
+
+    What caused it follows, in the same form.
+    """
     if isinstance(error, PlainFailure):
-        return bounded(message, _MAX_MESSAGE_BYTES)
-    kind = type(error).__qualname__
-    head = bounded(f"{kind}: {message}" if message else kind, _MAX_MESSAGE_BYTES)
-    if isinstance(error, Abort | RetryLater | UnknownTask | InvalidArgument):
+        return bounded(_message(error), _MAX_MESSAGE_BYTES)
+    head = _head(error, _MAX_MESSAGE_BYTES)
+    if isinstance(error, UnknownTask | InvalidArgument):
         return head  # it says all there is to say
-    frames = traceback.format_tb(error.__traceback__)[1:][-_FRAMES:]  # the first one is ours
-    text = "".join(frames).rstrip()
-    room = MAX_ERROR_BYTES - len(head.encode()) - 1
+    causes = bounded("".join(f"\n{link}" for link in _causes(error)), _MAX_CAUSES_BYTES)
+    if isinstance(error, Abort | RetryLater):
+        return head + causes  # raised on purpose: where does not matter
+    text = _frames(error, skip=1)  # the first one is ours
+    room = MAX_ERROR_BYTES - len(head.encode()) - len(causes.encode()) - 1
     tail = text.encode(errors="replace")[-room:].decode(errors="ignore")
-    return f"{head}\n{tail}" if tail else head
+    return f"{head}\n{tail}{causes}" if tail else head + causes
+
+
+def _causes(error: BaseException) -> Iterator[str]:
+    """What led to an error, the nearest first, as ``raise … from …`` and Python say."""
+    seen = {id(error)}
+    while len(seen) <= _LINKS:
+        how, cause = "caused by", error.__cause__
+        if cause is None and not error.__suppress_context__:
+            how, cause = "while handling", error.__context__
+        if cause is None or id(cause) in seen:
+            return
+        seen.add(id(cause))
+        yield f"{how} {_head(cause, _MAX_CAUSE_BYTES)}\n{_frames(cause)}".rstrip()
+        error = cause
+
+
+def _head(error: BaseException, limit: int) -> str:
+    kind, message = type(error).__qualname__, _message(error)
+    return bounded(f"{kind}: {message}" if message else kind, limit)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its message cannot be shown)"
+
+
+def _frames(error: BaseException, skip: int = 0) -> str:
+    return "".join(traceback.format_tb(error.__traceback__)[skip:][-_FRAMES:]).rstrip()
 
 
 def bounded(text: str, limit: int = MAX_ERROR_BYTES) -> str:
