@@ -162,6 +162,7 @@ def test_calls_of_other_threads_go_on_while_the_process_forks(url: str, tmp_path
         url,
         tmp_path,
         """
+        q.submit(noop, 0)
         stop = threading.Event()
         failed, made = [], []
 

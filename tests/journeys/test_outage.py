@@ -14,7 +14,7 @@ import pytest
 from tests.hanging import hung
 from tests.journeys.machine import PATIENCE, Machine, Program
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # perhaps after pip
 
 # A probe waits one second by default. The server is asked until its answer came so quickly, so
 # that a busy machine makes the test slower and not wrong.

@@ -17,7 +17,7 @@ import weakref
 from typing import Protocol
 
 # A fork does not wait any longer for calls that are under way in other threads.
-PATIENCE = 1.0
+PATIENCE = 3.0
 
 
 class Forkable(Protocol):

@@ -311,7 +311,7 @@ def orphaned(scheme: str) -> str:
             "the app's jobs are in the memory of the process that this one was forked from: use it"
             " only after the fork, or use sqlite:///FILE, which processes can share"
         )
-    if scheme == "sqlite":
+    if scheme in ("sqlite", "grpc"):
         return (
             "this process was forked while its parent had the app open, and what was open does not"
             " survive a fork: call `await app.close()` before the fork (app.sync() closes by itself"
