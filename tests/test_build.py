@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
+
 ROOT = Path(__file__).parent.parent
 FILES = ["pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md"]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -34,7 +36,12 @@ def build(project: Path, target: str, out: Path, **extra: str) -> Path:
     env = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(out)]
     built = subprocess.run(
-        command, cwd=project, env=env | extra, capture_output=True, text=True, timeout=60
+        command,
+        cwd=project,
+        env=env | extra,
+        capture_output=True,
+        text=True,
+        timeout=patience.longest(60),
     )
     assert built.returncode == 0, built.stderr
     [found] = out.iterdir()

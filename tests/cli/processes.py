@@ -39,16 +39,15 @@ def run(module: str, *args: str, cwd: Path, timeout: float = 30.0, **extra: str)
 class Service:
     """A jq-server or jq-worker, or a script. Its log lines are collected as they come."""
 
-    def __init__(
-        self, module: str, *args: str, cwd: Path, script: Path | None = None, **extra: str
-    ) -> None:
+    def __init__(self, program: str | Path, *args: str, cwd: Path, **extra: str) -> None:
+        """``program`` is a module of jobqueue.cli, or the path of a script."""
         self.lines: list[dict[str, Any]] = []
         self.noise: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
-        program = ["-m", f"jobqueue.cli.{module}"] if script is None else [str(script)]
+        chosen = [str(program)] if isinstance(program, Path) else ["-m", f"jobqueue.cli.{program}"]
         self.process = subprocess.Popen(
-            [sys.executable, *program, *args],
+            [sys.executable, *chosen, *args],
             cwd=cwd,
             env=environment(**extra),
             stdout=subprocess.PIPE,
@@ -127,4 +126,4 @@ class Service:
 def server(cwd: Path, *args: str, **extra: str) -> Service:
     """A jq-server on free ports, not ready yet."""
     flags = ("--http-port", "0", "--grpc-port", "0", *args)
-    return Service("server", *flags, cwd=cwd, script=None, **extra)
+    return Service("server", *flags, cwd=cwd, **extra)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
 from tests.cli import processes
 
 # Python reads it at its start; a module that is None there cannot be imported.
@@ -108,7 +109,7 @@ app.sync().run(app.operator.list_queues())
 """
     answer = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, env=processes.environment(**bare),
-        capture_output=True, text=True, timeout=30,
+        capture_output=True, text=True, timeout=patience.longest(30),
     )  # fmt: skip
     last = answer.stderr.splitlines()[-1]
     assert last.startswith("jobqueue.core.errors.InvalidArgument: url: needs the package")

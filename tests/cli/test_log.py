@@ -195,7 +195,7 @@ def test_the_first_signal_says_what_it_does_and_the_second_ends_the_process(shop
 
 def run_script(shop: Path, *args: str) -> processes.Service:
     """The user's own program."""
-    return processes.Service("", *args, cwd=shop, script=shop / "tasks.py")
+    return processes.Service(shop / "tasks.py", *args, cwd=shop)
 
 
 def test_a_script_that_runs_a_worker_says_that_it_started_what_failed_and_that_it_stopped(
@@ -243,7 +243,7 @@ def test_in_a_program_that_configured_nothing_failures_are_on_stderr(shop: Path)
             async def main():
                 async with app, app.worker():
                     try:
-                        await (await charge.options(max_retries=0).submit(7)).result(timeout=20)
+                        await (await charge.options(max_retries=0).submit(7)).result(timeout=300)
                     except JobFailed:
                         print("failed")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import patience
 from tests.cli import processes
 from tests.hanging import hung
 
@@ -62,7 +63,7 @@ def asked(url: str) -> tuple[int, Any, float]:
     """Status, body and the time it took."""
     began = time.monotonic()
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=patience.longest(30)) as answer:
             status, body = answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
 from tests.cli import processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -80,7 +81,7 @@ def run(url: str, folder: Path, body: str, *, in_use: bool = False) -> str:
         [sys.executable, script, url],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=patience.longest(50),
         # gRPC may crash a child that was forked while it is in use, unless it is told not to try.
         env=processes.environment(**({"GRPC_ENABLE_FORK_SUPPORT": "0"} if in_use else {})),
     )
@@ -307,7 +308,7 @@ def test_a_fork_does_not_stop_a_worker(tmp_path: Path) -> None:
         block = app.worker()
         q.run(block.__aenter__())
         print(fork(lambda: "child"))
-        print(q.submit(noop, 1).result(timeout=30))
+        print(q.submit(noop, 1).result(timeout=300))
         q.run(block.__aexit__(None, None, None))
         """,
     )

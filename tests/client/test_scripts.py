@@ -65,14 +65,14 @@ with app.sync() as q:
 WORKS = """
 async def main():
     async with app.worker():
-        await (await send.submit("a@b.c", "hello")).result(timeout=30)
+        await (await send.submit("a@b.c", "hello")).result(timeout=300)
 run(main)
 """
 
 LEAVES_ITS_WORKER_RUNNING = """
 async def main():
     worker = asyncio.create_task(app.work())
-    await (await send.submit("a@b.c", "hello")).result(timeout=30)
+    await (await send.submit("a@b.c", "hello")).result(timeout=300)
 run(main)
 """
 

@@ -11,6 +11,7 @@ import pytest
 from jobqueue import JobQueue
 from jobqueue.worker import waiting
 from jobqueue.worker.settings import WorkerSettings
+from tests import patience
 
 MESSAGE = "slots wait for jobs"
 
@@ -48,13 +49,13 @@ async def test_all_slots_waiting_for_their_own_jobs_are_named(heard: Heard, pare
         return 1
 
     async def parent_() -> int:
-        return await (await child.submit()).result(timeout=30)
+        return await (await child.submit()).result(timeout=300)
 
     async def late_parent_() -> int:  # by a handle that does not know the queue
-        return int(await app.job((await child.submit()).id).result(timeout=30))
+        return int(await app.job((await child.submit()).id).result(timeout=300))
 
     def blocking_parent_() -> int:
-        return app.sync().submit(child).result(timeout=30)
+        return app.sync().submit(child).result(timeout=300)
 
     made = {"parent": parent_, "blocking_parent": blocking_parent_, "late_parent": late_parent_}
     task = app.task(name=parent)(made[parent])
@@ -62,12 +63,12 @@ async def test_all_slots_waiting_for_their_own_jobs_are_named(heard: Heard, pare
         # Before there is a worker: else a child could have the slot of the second parent.
         parents = [await task.submit() for _ in range(2)]
         async with app.worker(concurrency=2):
-            await asyncio.wait_for(heard.some.wait(), 20)
+            await patience.wait_for(heard.some.wait(), 20)
             (said,) = heard.said
             of = "" if parent == "late_parent" else " of queue family"
             assert said.startswith(f"2 of 2 slots wait for jobs{of}: this worker has no slot left")
             async with app.worker(concurrency=1):  # what the warning advises
-                assert [await job.result(timeout=20) for job in parents] == [1, 1]
+                assert [await job.result(timeout=patience.longest(20)) for job in parents] == [1, 1]
 
 
 async def test_it_is_said_once_for_each_time_that_it_happens(heard: Heard) -> None:
@@ -75,7 +76,7 @@ async def test_it_is_said_once_for_each_time_that_it_happens(heard: Heard) -> No
     for _ in range(2):
         heard.some.clear()
         with slots.waits(1, "default"), slots.waits(2, "default"):
-            await asyncio.wait_for(heard.some.wait(), 20)
+            await patience.wait_for(heard.some.wait(), 20)
             with slots.waits(2, "default"):  # a second job, of a slot that waits already
                 await asyncio.sleep(0.2)
     assert len(heard.said) == 2
@@ -96,15 +97,15 @@ async def test_a_worker_with_a_slot_left_says_nothing(heard: Heard) -> None:
 
     @app.task
     async def parent() -> int:
-        return await (await child.submit()).result(timeout=30)
+        return await (await child.submit()).result(timeout=300)
 
     @app.task
     async def caller() -> int:
-        return await (await far.submit()).result(timeout=30)
+        return await (await far.submit()).result(timeout=300)
 
     async with app, app.worker(concurrency=2, queues=["default"]):
-        assert await (await parent.submit()).result(timeout=20) == 1
+        assert await (await parent.submit()).result(timeout=300) == 1
         async with app.worker(queues=["elsewhere"]):  # those jobs take no slot of the first
             calls = [await caller.submit() for _ in range(2)]
-            assert [await job.result(timeout=20) for job in calls] == [1, 1]
+            assert [await job.result(timeout=patience.longest(20)) for job in calls] == [1, 1]
     assert heard.said == []

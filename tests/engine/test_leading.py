@@ -24,10 +24,10 @@ async def test_the_lead_is_renewed_and_kept():
     memory = MemoryStore(clock=ManualClock())
     real, renewals = memory.lead, 0
 
-    async def lead(holder: int, ttl: float) -> Term | None:
+    async def lead(holder: int, ttl: float, name: str = "") -> Term | None:
         nonlocal renewals
         renewals += 1
-        return await real(holder, ttl)
+        return await real(holder, ttl, name)
 
     memory.lead = lead  # type: ignore[method-assign]
     leadership = Leadership(Unreliable(memory), 0.06, lambda: None)

@@ -21,6 +21,7 @@ from jobqueue.core.job import (
     SubmitStatus,
 )
 from jobqueue.core.lifecycle import DEATHS, Reason, State
+from tests import patience
 from tests.engine.rig import PATIENCE, Rig, until
 
 P, A, R, D, F, X = State
@@ -335,13 +336,13 @@ async def test_health_does_not_wait_for_a_store_that_hangs(rig: Rig):
         assert part.detail.startswith("memory of this process: no answer for ")
     assert asked == 1  # not once for each probe
     released.set()
-    async with asyncio.timeout(PATIENCE):
+    async with patience.timeout(PATIENCE):
         while not (await rig.engine.health()).ok:
             await asyncio.sleep(0.01)
 
 
 async def test_health_names_who_leads(rig: Rig):
-    async with asyncio.timeout(PATIENCE):
+    async with patience.timeout(PATIENCE):
         while True:
             parts = (await rig.engine.health()).components
             (leader,) = [part for part in parts if part.name == "leader"]

@@ -9,6 +9,7 @@ import urllib.request
 
 import pytest
 
+from tests import patience
 from tests.journeys.machine import Machine, Program
 
 WORKERS = 4
@@ -80,7 +81,7 @@ def ask(gunicorn: Program) -> tuple[int, str]:
     address = re.search(r"http://[\d.:]+", listens)
     assert address is not None
     try:
-        with urllib.request.urlopen(address[0], timeout=30) as answer:
+        with urllib.request.urlopen(address[0], timeout=patience.longest(30)) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -11,6 +11,7 @@ import pytest_asyncio
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.job import Assignment, Queue, Transition
 from jobqueue.core.store import Change, Claim, Rules, Store
+from tests import patience
 from tests.stores.driver import accept, new, spec, worker
 from tests.stores.every import NAMES, STORES, Places
 
@@ -36,7 +37,7 @@ class Pair:
     async def listen(self) -> None:
         """Until it is certain that it hears, and has heard all that was done before."""
         self.two.on_change(self._hear)
-        async with asyncio.timeout(PATIENCE):
+        async with patience.timeout(PATIENCE):
             while Change.CONTROL not in self.heard:
                 await self.one.register_worker(worker())
                 await asyncio.sleep(0.01)
@@ -51,7 +52,7 @@ class Pair:
         return heard
 
     async def hears(self, change: Change) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with patience.timeout(PATIENCE):
             while change not in self.heard:
                 await asyncio.sleep(0.005)
 

@@ -17,6 +17,7 @@ from jobqueue.core.lifecycle import Move
 from jobqueue.logs import JobFields
 from jobqueue.worker.outcomes import Abort, RetryLater
 from jobqueue.worker.registry import Registry, TaskOptions, define
+from tests import patience
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker
 
@@ -175,7 +176,7 @@ async def test_a_lost_lease_is_a_warning(server: FakeServer, lines: Any) -> None
         job = server.deliver("slow")
         await server.start_of(job)
         server.answer = lambda leases: Pulse(True, lost=list(leases))
-        await asyncio.wait_for(stopped.wait(), 10)
+        await patience.wait_for(stopped.wait(), 10)
     (line,) = lines()
     assert (line.levelno, line.job_id) == (logging.WARNING, job.id)
     assert "its lease is gone" in line.getMessage()

@@ -15,6 +15,7 @@ import pytest_asyncio
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import OutcomeUnknown
 from jobqueue.core.job import JobSpec, Transition
+from tests import patience
 from tests.api.grpc.inbox import RecordingInbox
 
 SMALL = [JobSpec(payload=b"x")]
@@ -72,7 +73,7 @@ async def test_a_submit_that_cannot_be_written_is_answered_and_the_next_one_is_t
     remote._servers.timeout = 0.2
     await remote.submit(SMALL)
     streams[0].stalled = True
-    async with asyncio.timeout(WITHIN):
+    async with patience.timeout(WITHIN):
         with pytest.raises(OutcomeUnknown):
             await remote.submit(SMALL)
         remote._servers.timeout = WITHIN
