@@ -6,6 +6,7 @@ import pytest
 pytest.register_assert_rewrite("tests")
 
 pytest_plugins = [
+    "tests.plugin_signals",
     "tests.plugin_coverage",
     "tests.plugin_requirements",
     "tests.plugin_leaks",

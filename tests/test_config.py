@@ -105,13 +105,24 @@ def test_a_misspelt_variable_is_warned_about_and_others_are_not():
             "JQ_API_KEY": SECRET,
             "JQ_API_KEYS": SECRET,
             "JQ_FROBNICATE": "1",
+            "JQ_URLS": "memory://",
+            "JQ_JOB_ID": "1",
+            "JQ_SERVER_SERVICE_HOST": "10.0.0.1",  # Kubernetes, of a service "jq-server"
+            "JQ_SERVER_SERVICE_PORT_HTTP": "8080",
+            "JQ_SERVER_PORT": "tcp://10.0.0.1:8080",
+            "JQ_SERVER_PORT_8080_TCP_ADDR": "10.0.0.1",
+            "JQ_GRCP_PORT": "5000",
             "PATH": "/bin",
         }
     )
     assert loaded.warnings == [
         "environment variable JQ_QUEUE_MAX_RETRYS is unknown and ignored; did you mean"
         " JQ_QUEUE_MAX_RETRIES?",
-        "environment variable JQ_API_KEYS is unknown and ignored; did you mean JQ_AUTH_API_KEYS?",
+        "environment variable JQ_API_KEYS is unknown and ignored; did you mean JQ_AUTH_API_KEYS"
+        " or JQ_API_KEY?",
+        "environment variable JQ_FROBNICATE is unknown and ignored",
+        "environment variable JQ_URLS is unknown and ignored; did you mean JQ_DB_URL or JQ_URL?",
+        "environment variable JQ_GRCP_PORT is unknown and ignored; did you mean JQ_GRPC_PORT?",
     ]
 
 

@@ -8,7 +8,6 @@ environment. ``docs/configuration.md`` is generated from here.
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 import types
 import typing
@@ -21,6 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, SecretStr, StringConstraints, ValidationError
 from pydantic.fields import FieldInfo
 
+from jobqueue.config_environ import PREFIX, unknown_variables
 from jobqueue.config_file import ConfigError, read_file
 from jobqueue.config_section import Int, Names, Seconds, Section, setting
 from jobqueue.config_security import (
@@ -32,9 +32,6 @@ from jobqueue.config_security import (
 )
 from jobqueue.redaction import MASK, holds_secret, redact
 
-ENV_PREFIX = "JQ_"
-_ENV_OF_OTHERS = ("JQ_TEST_", "JQ_URL", "JQ_COMMIT")
-_CLIENTS_KEY = "JQ_API_KEY"  # what jq-ctl and jq-worker show to a server
 _MAX_PORT = 65535
 _DAY = 86_400.0
 Topic = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+$", max_length=249)]
@@ -56,6 +53,14 @@ class DbSettings(Section):
     password: SecretStr = setting(
         SecretStr(""),
         "Password of PostgreSQL, or of a Redis that keeps jobs, in place of one in the URL.",
+    )
+    start_timeout: Seconds = setting(
+        60.0,
+        "How long a starting jq-server or jq-worker waits for PostgreSQL, or for a Redis that keeps"
+        " jobs; 0 = it ends when that cannot be reached.",
+        "s",
+        ge=0,
+        le=_DAY,
     )
     pool_size: Int = setting(
         8, "Connections to PostgreSQL for statements.", "connections", ge=1, le=100
@@ -265,7 +270,10 @@ class LogSection(Section):
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "Least severe messages that are logged."
     )
-    format: Literal["json", "text"] = setting("json", "JSON lines, or text for people.")
+    format: Literal["auto", "json", "text"] = setting(
+        "auto",
+        "JSON lines, or text for people; `auto`: text where stdout is a terminal, JSON elsewhere.",
+    )
 
 
 class Settings(Section):
@@ -324,7 +332,7 @@ class Key:
     @property
     def env(self) -> str:
         """Its environment variable."""
-        return ENV_PREFIX + self.path.replace(".", "_").upper()
+        return PREFIX + self.path.replace(".", "_").upper()
 
     @property
     def flag(self) -> str:
@@ -346,6 +354,18 @@ class Key:
         """What a number counts."""
         extra = self.info.json_schema_extra
         return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
+
+    @property
+    def metavar(self) -> str:
+        """What stands for a value in help."""
+        kinds = _kinds(self.info.annotation)
+        for kind in kinds:
+            if typing.get_origin(kind) is Literal:
+                return "|".join(str(value) for value in typing.get_args(kind))
+            if typing.get_origin(kind) is list:
+                return "NAME,..."
+        plain = {bool: "true|false", int: "INT", float: "FLOAT"}
+        return next((plain[kind] for kind in kinds if kind in plain), "TEXT")
 
     def allowed(self) -> str:
         """What may be written, in words."""
@@ -540,14 +560,11 @@ def _take_environment(
 ) -> None:
     names = {key.env: key.path for key in keys().values()}
     for name, value in environ.items():
-        if not name.startswith(ENV_PREFIX) or name.startswith(_ENV_OF_OTHERS):
-            continue
-        if name == _CLIENTS_KEY:
-            continue
-        if name in names:
-            if value != "":  # an empty variable counts as not set
-                values[names[name]], sources[names[name]] = value, f"environment {name}"
-        elif near := difflib.get_close_matches(name, names, n=1, cutoff=0.75):
-            warnings.append(
-                f"environment variable {name} is unknown and ignored; did you mean {near[0]}?"
-            )
+        if name in names and value != "":  # an empty variable counts as not set
+            values[names[name]], sources[names[name]] = value, f"environment {name}"
+    warnings += unknown_variables(environ, names)
+
+
+def environment_warnings(environ: Mapping[str, str]) -> list[str]:
+    """What to tell somebody whose program reads no settings: variables that no program reads."""
+    return unknown_variables(environ, [key.env for key in keys().values()])

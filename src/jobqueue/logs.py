@@ -1,20 +1,27 @@
-"""JSON lines on stdout, from the standard library's logging; other libraries' logs join in.
+"""The log on stdout, from the standard library's logging; other libraries' logs join in.
 
-Context travels as ``extra={"job_id": ...}`` and becomes fields of the line. Passwords in URLs
-are masked wherever they turn up.
+JSON lines for programs, text for people at a terminal. Context travels as ``extra={"job_id": ...}``
+and becomes fields of the line; lines that a handler writes get its job's. Passwords in URLs are
+masked wherever they turn up.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from typing import Any, TextIO
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, TextIO
 
+from jobqueue.core.attempt import current_attempt
 from jobqueue.redaction import MASK, redact
+
+ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 # What every record carries by itself; the rest was given as ``extra``.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
@@ -23,6 +30,15 @@ _SECRET_FIELDS = ("password", "passwd", "secret", "token", "authorization", "api
 # These bring handlers and propagation settings of their own, or talk too much at INFO.
 _FOREIGN = ("uvicorn", "uvicorn.error", "uvicorn.access", "grpc", "grpc._cython", "asyncio")
 _QUIET = {"uvicorn": logging.WARNING, "asyncio": logging.WARNING}
+# Names of fields that a line of text leaves out, because its message says them.
+IN_MESSAGE = "_in_message"
+_RESET, _DIM = "\x1b[0m", "\x1b[2m"
+_COLOURS = {
+    logging.DEBUG: _DIM,
+    logging.WARNING: "\x1b[33m",  # yellow
+    logging.ERROR: "\x1b[31m",  # red
+    logging.CRITICAL: "\x1b[1;31m",
+}
 
 
 def timestamp(seconds: float) -> str:
@@ -51,6 +67,26 @@ def _plain(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
+def _trace(record: logging.LogRecord) -> str:
+    """The traceback of a record, or what was given in its place; without its line end."""
+    if record.exc_info and record.exc_info[1] is not None:
+        return "".join(traceback.format_exception(*record.exc_info)).rstrip()
+    return record.exc_text or ""
+
+
+def _exception(record: logging.LogRecord) -> dict[str, str] | None:
+    trace = _trace(record)
+    if not trace:
+        return None
+    if not record.exc_info or (error := record.exc_info[1]) is None:
+        return {"trace": redact(trace)}
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message cannot be shown)"
+    return {"type": type(error).__name__, "message": redact(message), "trace": redact(trace)}
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object on one line. The fields ``always`` are there, empty if nothing is known."""
 
@@ -71,13 +107,8 @@ class JsonFormatter(logging.Formatter):
             **self._empty,
         }
         line.update(_context(record))
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            line["exception"] = {
-                "type": type(error).__name__,
-                "message": redact(str(error)),
-                "trace": redact("".join(traceback.format_exception(error))),
-            }
+        if (exception := _exception(record)) is not None:
+            line["exception"] = exception
         return redact(json.dumps(line, default=_plain))
 
 
@@ -87,27 +118,92 @@ def _one_line(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: time, level, message, context."""
+    """A line for people: time, level, message, context; a traceback below it."""
+
+    def __init__(self, *, colour: bool = False) -> None:
+        super().__init__()
+        self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
         """Render a record."""
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        said = getattr(record, IN_MESSAGE, ())
         context = " ".join(
-            f"{name}={_one_line(str(value))}" for name, value in _context(record).items()
+            f"{name}={_one_line(str(value))}"
+            for name, value in _context(record).items()
+            if name not in said
         )
-        text = f"{clock} {record.levelname:<7} {_one_line(record.getMessage())}"
+        level = self._paint(f"{record.levelname:<7}", _COLOURS.get(record.levelno, ""))
+        text = f"{self._paint(clock, _DIM)} {level} {_one_line(record.getMessage())}"
         if context:
-            text += f"  [{context}]"
-        if record.exc_info and record.exc_info[1] is not None:
-            text += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+            text += self._paint(f"  [{context}]", _DIM)
+        for line in _trace(record).splitlines():
+            text += f"\n    {_one_line(line)}"
         return redact(text)
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{_RESET}" if self._colour and colour else text
+
+
+class JobFields(logging.Filter):
+    """Gives lines that a handler logs, in a thread or on the loop, the fields of its job.
+
+    For a logging handler of your own: ``handler.addFilter(JobFields())``.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add what the record does not have; let every record through."""
+        attempt = current_attempt()
+        if attempt is not None:
+            for name, value in attempt.log_fields().items():
+                if not hasattr(record, name):
+                    setattr(record, name, value)
+        return True
+
+
+def write(
+    log: logging.Logger,
+    level: int,
+    message: str,
+    *,
+    extra: Mapping[str, Any],
+    error: ErrorInfo | None = None,
+    details: str = "",
+) -> None:
+    """Log one event. ``details`` are lines that stand where a traceback would, without ``error``.
+
+    Every formatter shows them there, the standard library's too.
+    """
+    if not log.isEnabledFor(level):
+        return
+    record = log.makeRecord(log.name, level, "", 0, message, (), error, extra=extra)
+    if error is None and details:
+        record.exc_text = details
+    log.handle(record)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How the log of a process is written. A process that it starts may do the same."""
+
+    service: str
+    level: str
+    format: Literal["json", "text"]
+    colour: bool = False
+    always: tuple[str, ...] = ()
 
 
 class _Stdout(logging.StreamHandler[TextIO]):
     """Writes to whatever stdout is at the time; a reader that went away is no reason to fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, setup: Setup) -> None:
         super().__init__(sys.stdout)
+        self.setup = setup
+        self.addFilter(JobFields())
+        if setup.format == "json":
+            self.setFormatter(JsonFormatter(setup.service, setup.always))
+        else:
+            self.setFormatter(TextFormatter(colour=setup.colour))
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stdout
@@ -119,16 +215,36 @@ class _Stdout(logging.StreamHandler[TextIO]):
 
 
 def configure(
-    service: str, level: str = "info", format: str = "json", *, always: Sequence[str] = ()
+    service: str,
+    level: str = "info",
+    format: str = "json",
+    *,
+    always: Sequence[str] = (),
 ) -> None:
-    """Send every log of this process to stdout, once, in one format. May be called again."""
-    handler = _Stdout()
-    handler.setFormatter(JsonFormatter(service, always) if format == "json" else TextFormatter())
+    """Send every log of this process to stdout, once, in one format. May be called again.
+
+    ``auto`` is text where stdout is a terminal, JSON elsewhere. Text is coloured on a terminal,
+    unless NO_COLOR is set.
+    """
+    terminal = _on_terminal()
+    as_text = format == "text" or (format == "auto" and terminal)
+    colour = terminal and _colours_wanted()
+    apply(Setup(service, level, "text" if as_text else "json", colour, tuple(always)))
+
+
+def configure_unless_done(service: str) -> None:
+    """Send the log to stdout, unless the program has seen to its logging itself."""
+    if not logging.getLogger("jobqueue").hasHandlers():
+        configure(service, format="auto")
+
+
+def apply(setup: Setup) -> None:
+    """Write the log of this process like that."""
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, _Stdout)]:
         root.removeHandler(old)
-    root.addHandler(handler)
-    threshold = logging.getLevelNamesMapping()[level.upper()]
+    root.addHandler(_Stdout(setup))
+    threshold = logging.getLevelNamesMapping()[setup.level.upper()]
     root.setLevel(threshold)
     logging.captureWarnings(True)
     for name in _FOREIGN:
@@ -136,3 +252,22 @@ def configure(
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(max(threshold, _QUIET.get(name, logging.NOTSET)))
+
+
+def applied() -> Setup | None:
+    """How the log of this process is written, if ``configure`` or ``apply`` said it."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Stdout):
+            return handler.setup
+    return None
+
+
+def _on_terminal() -> bool:
+    try:
+        return sys.stdout.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
+
+
+def _colours_wanted() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

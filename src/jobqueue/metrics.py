@@ -139,6 +139,7 @@ class Metrics(Collector):
             "jq_kafka_hints_dropped", "Assignments heard of twice or too late, and dropped.", ()
         )
         self._dropped.add((), 0)  # without labels it is there from the start
+        self._leads: int | None = None  # 0, or the epoch; None: this process does not stand for it
         self._lag: Lag | None = None  # None: another server publishes, or nobody
         self._redis_errors = _Counter(
             "jq_redis_errors", "Redis calls without a useful answer.", ("error",)
@@ -213,6 +214,10 @@ class Metrics(Collector):
         with self._lock:
             self._dropped.add((), count)
 
+    def leading(self, epoch: int | None) -> None:
+        """This process took the lead, or lost it."""
+        self._leads = epoch or 0
+
     # -- the faces -------------------------------------------------------------------------
 
     def on_call(self, method: str, status_code: str, seconds: float) -> None:
@@ -264,6 +269,7 @@ class Metrics(Collector):
         for worker_id, count in running.items():
             held.add_metric((worker_id,), count)
         yield held
+        yield from self._leadership()
         redis = GaugeMetricFamily("jq_redis_up", "Whether Redis answers.", labels=())
         if self._redis_up is not None:
             redis.add_metric((), float(self._redis_up))
@@ -280,6 +286,17 @@ class Metrics(Collector):
             age.add_metric((), lag.seconds)
             refused.add_metric((), lag.refused)
         yield from (behind, age, refused)
+
+    def _leadership(self) -> Iterator[Metric]:
+        leads = GaugeMetricFamily("jq_leader", "Whether this process leads.", labels=())
+        epoch = GaugeMetricFamily(
+            "jq_leader_epoch", "The term that this process leads under.", labels=()
+        )
+        if self._leads is not None:
+            leads.add_metric((), float(self._leads > 0))
+        if self._leads:
+            epoch.add_metric((), self._leads)
+        yield from (leads, epoch)
 
     async def render(self, backend: Figures | None = None) -> tuple[bytes, str]:
         """The exposition text and its content type.

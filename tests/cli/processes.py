@@ -37,15 +37,17 @@ def run(module: str, *args: str, cwd: Path, timeout: float = 30.0, **extra: str)
 
 
 class Service:
-    """A jq-server or jq-worker. Its log lines are collected as they come."""
+    """A jq-server or jq-worker, or a script. Its log lines are collected as they come."""
 
-    def __init__(self, module: str, *args: str, cwd: Path, **extra: str) -> None:
+    def __init__(self, program: str | Path, *args: str, cwd: Path, **extra: str) -> None:
+        """``program`` is a module of jobqueue.cli, or the path of a script."""
         self.lines: list[dict[str, Any]] = []
         self.noise: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
+        chosen = [str(program)] if isinstance(program, Path) else ["-m", f"jobqueue.cli.{program}"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"jobqueue.cli.{module}", *args],
+            [sys.executable, *chosen, *args],
             cwd=cwd,
             env=environment(**extra),
             stdout=subprocess.PIPE,
@@ -81,6 +83,18 @@ class Service:
         assert line is not None, f"no line {beginning!r} in {self.lines} {self.noise}"
         return line
 
+    def plain_line(self, part: str, timeout: float = START_TIMEOUT) -> str:
+        """Wait for a line that is not JSON and holds that."""
+
+        def found() -> str | None:
+            return next((line for line in self.noise if part in line), None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: found() is not None or self._ended, timeout)
+            line = found()
+        assert line is not None, f"no line with {part!r} in {self.lines} {self.noise}"
+        return line
+
     def signal(self, number: int) -> None:
         """Send a signal."""
         self.process.send_signal(number)
@@ -111,4 +125,5 @@ class Service:
 
 def server(cwd: Path, *args: str, **extra: str) -> Service:
     """A jq-server on free ports, not ready yet."""
-    return Service("server", "--http-port", "0", "--grpc-port", "0", *args, cwd=cwd, **extra)
+    flags = ("--http-port", "0", "--grpc-port", "0", *args)
+    return Service("server", *flags, cwd=cwd, **extra)

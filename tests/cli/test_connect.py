@@ -57,7 +57,10 @@ def test_servers(url, target):
     ("url", "message"),
     [
         ("", "is not a known form; allowed: memory://, sqlite:///FILE"),
-        ("jobs.db", "is not a known form; allowed"),
+        ("jobs.db", "did you mean sqlite:///jobs.db?"),
+        ("localhost:50051", "did you mean grpc://localhost:50051?"),
+        ("http://localhost:8080", "name the server's other port, like grpc://127.0.0.1:50051"),
+        ("postgresql+psycopg://h/db", "did you mean postgresql://?"),
         ("mysql://u:hush@h/db", "'mysql://u:***@h/db' is not a known form"),
         ("memory://x", "memory:// takes no path"),
         ("sqlite://", "three slashes"),

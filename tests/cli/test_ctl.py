@@ -170,13 +170,12 @@ def test_cancel_retry_and_delete(ctl, server, queue):
     assert cancelled.out == f"Job {job_id} is cancelled\n"
     job = ctl(server.grpc, "job", "status", job_id, "-o", "json").json
     assert (job["status"], job["reason"]) == ("DEAD_LETTERED", "CANCELLED")
-    again = ctl(server.grpc, "job", "cancel", job_id, "-o", "json").json
-    assert again == {
-        "job_id": job_id,
-        "status": "DEAD_LETTERED",
-        "cancel_requested": False,
-        "already_terminal": True,
-    }
+    again = ctl(server.grpc, "job", "cancel", job_id)
+    assert (again.status, again.out) == (5, "")
+    assert again.err == (
+        f"error: job {job_id} is DEAD_LETTERED; only jobs that have not ended can be cancelled\n"
+    )
+    assert ctl(server.grpc, "job", "cancel", job_id, "-o", "json").error["code"] == "CONFLICT"
     assert ctl(server.grpc, "job", "retry", job_id).out == f"Job {job_id} is PENDING again\n"
     refused = ctl(server.grpc, "job", "retry", job_id)
     assert refused.status == 5
@@ -265,6 +264,7 @@ def test_a_batch_file_is_taken_line_by_line(ctl, server, queue, tmp_path):
     ("line", "expected"),
     [
         ("{", "line 1: is not JSON"),
+        ('{"payload": NaN}', "line 1: is not JSON: NaN"),
         ("[1]", 'line 1: must be an object with a "payload"'),
         ('{"payload": 1, "prio": 2}', "line 1: unknown field 'prio'; allowed: payload, queue"),
         ('{"payload": 1, "priority": "2"}', "line 1: priority must be int"),
@@ -322,6 +322,18 @@ def test_a_queue_with_jobs_is_deleted_by_force_only(ctl, server, queue):
     assert ctl(server.grpc, "queue", "delete", queue).status == 4
 
 
+@pytest.mark.req("jq:FR-026")
+def test_a_deletion_says_how_many_dead_letters_stay(ctl, server, queue):
+    ctl(server.grpc, "job", "cancel", submit(ctl, server, queue, "1"))
+    submit(ctl, server, queue, "2")
+    forced = ctl(server.grpc, "queue", "delete", queue, "--force")
+    assert forced.out == (
+        f"Queue {queue} is deleted; 1 unfinished job dead-lettered; 1 dead letter stays behind\n"
+    )
+    refused = ctl(server.grpc, "dlq", "retry", "--all", "--queue", queue)
+    assert refused.status == 4
+
+
 @pytest.mark.req("jq:FR-027")
 def test_the_default_queue_is_there_from_the_start(ctl, server):
     assert ctl(server.grpc, "queue", "stats", "default").status == 0
@@ -371,7 +383,7 @@ def test_all_dead_letters_of_a_queue_are_replayed(ctl, server, queue):
     for job_id in ids:
         ctl(server.grpc, "job", "cancel", job_id)
     assert ctl(server.grpc, "dlq", "retry").status == 2
-    answer = ctl(server.grpc, "dlq", "retry", "--all", "--queue", queue)
+    answer = ctl(server.grpc, "dlq", "retry", "--all", "--queue", queue, "--reason", "all")
     assert (answer.status, answer.out) == (0, "3 jobs sent back to PENDING\n")
     depth = ctl(server.grpc, "queue", "stats", queue, "-o", "json").json["depth"]
     assert (depth["PENDING"], depth["DEAD_LETTERED"]) == (4, 0)
@@ -379,6 +391,71 @@ def test_all_dead_letters_of_a_queue_are_replayed(ctl, server, queue):
     assert mixed.status == 5
     assert mixed.json["retried"] == 0
     assert [item["code"] for item in mixed.json["errors"]] == ["CONFLICT", "NOT_FOUND"]
+
+
+@pytest.mark.req("inp:DLQ")
+def test_only_failures_are_replayed_unless_others_are_named(ctl, server, queue):
+    cancelled = submit(ctl, server, queue, "1")
+    ctl(server.grpc, "job", "cancel", cancelled)
+    answer = ctl(server.grpc, "dlq", "retry", "--all", "--queue", queue)
+    assert answer.status == 0
+    assert answer.out == "0 jobs sent back to PENDING; 1 dead letter stays behind\n"
+    assert "--reason ALL" in answer.err
+    dry = ctl(server.grpc, "dlq", "retry", "--all", "--queue", queue, "--reason", "cancelled",
+              "--dry-run", "-o", "json")  # fmt: skip
+    assert (dry.json["matched"], dry.json["retried"], dry.json["stayed"]) == (1, 0, 1)
+    status = ctl(server.grpc, "job", "status", cancelled, "-o", "json").json
+    assert (status["status"], status["reason"]) == ("DEAD_LETTERED", "CANCELLED")
+    answer = ctl(server.grpc, "dlq", "retry", "--all", "--queue", queue, "--reason", "cancelled")
+    assert answer.out == "1 job sent back to PENDING\n"
+
+
+def test_dead_letters_are_chosen_by_type_error_and_time(ctl, server):
+    for kind, payload in (("fail", '{"message": "x"}'), ("nobody-has-this", "{}")):
+        ctl(server.grpc, "job", "submit", "default", payload, "--type", kind, "--max-retries",
+            "0", "--wait", "--wait-timeout", "1")  # fmt: skip
+
+    def found(*options: str) -> set[str]:
+        answer = ctl(server.grpc, "dlq", "list", "--queue", "default", "-o", "json", *options)
+        assert answer.status == 0, answer.err
+        return {job["type"] for job in answer.json["jobs"]}
+
+    def matched(*options: str) -> int:
+        answer = ctl(server.grpc, "dlq", "retry", "--all", "--queue", "default", "--dry-run",
+                     "-o", "json", *options)  # fmt: skip
+        assert answer.status == 0, answer.err
+        count: int = answer.json["matched"]
+        return count
+
+    assert "fail" in found()
+    assert found("--type", "fail") == {"fail"}
+    assert found("--since", "1h", "--type", "fail") == {"fail"}
+    assert found("--until", "1h") == set()
+    assert found("--reason", "poison") == set()
+    everything = matched()
+    assert everything >= 1
+    assert matched("--type", "nothing-is-called-this") == 0
+    assert matched("--error", "no error has this text") == 0
+    assert matched("--since", "1h") == everything
+    assert matched("--until", "1h") == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--all", "--reason", "boredom"],
+        ["--all", "--reason", "done"],
+        ["--all", "--since", "yesterday"],
+        ["--all", "--since", "1h", "--until", "2h"],
+        ["--all", "--error", "x" * 2000],
+        ["--reason", "all", str(uuid.UUID(int=1))],
+        ["--dry-run", str(uuid.UUID(int=1))],
+    ],
+)
+def test_a_wrong_choice_of_dead_letters_is_refused(ctl, server, options):
+    answer = ctl(server.grpc, "dlq", "retry", *options)
+    assert answer.status == 2
+    assert answer.err.startswith("error: ")
 
 
 def test_the_built_in_pool_is_listed(ctl, server):
@@ -421,7 +498,11 @@ def test_status_sums_up_the_system(ctl, server):
 @pytest.mark.parametrize(
     ("args", "status", "message"),
     [
-        (("job", "submit", "nowhere", "1"), 4, "error: queue: there is no queue 'nowhere'"),
+        (
+            ("job", "submit", "nowhere", "1"),
+            4,
+            "error: queue: there is no queue 'nowhere'; create it with: jq-ctl queue create",
+        ),
         (("job", "submit", "default", ""), 2, "error: payload: must not be empty"),
         (("job", "submit", "default", "1", "--priority", "10"), 2, "error: priority: 10"),
         (("job", "submit", "default", "1", "--max-retries", "-1"), 2, "error: max_retries: -1"),

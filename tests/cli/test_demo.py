@@ -37,7 +37,14 @@ def test_the_demo_does_what_it_says(tmp_path):
     assert summary is not None
     assert int(summary[1]) + int(summary[3]) == 15 + 1 + accepted
     assert int(summary[3]) == dead
-    assert re.search(r"dead letter [0-9a-f-]{36}: RuntimeError: .*RETRIES_EXHAUSTED", text)
+    letters = re.findall(r"dead letter [0-9a-f-]{36}: RuntimeError: .*RETRIES_EXHAUSTED", text)
+    assert len(letters) == dead
+    order = re.search(r"the seeded jobs started in the order of priority: ([\d ]+)", text)
+    assert order is not None
+    assert order[1].split() == sorted(priorities[1].split(), reverse=True)
+    helped = re.search(r"(\d+) jobs failed at first and were retried: orders ([\d ]+)", text)
+    assert helped is not None
+    assert int(helped[1]) == len(helped[2].split()) > 0
     assert list(tmp_path.iterdir()) == []
 
 

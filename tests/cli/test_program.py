@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 
 import pytest
 
 from jobqueue._version import __version__
+from jobqueue.api.listening import Endpoint
 from jobqueue.cli import version
 from jobqueue.cli.program import EXIT_CODES, clean
-from jobqueue.core.errors import Code
+from jobqueue.core.errors import Code, Unavailable
 from jobqueue.topology.metrics_listener import MetricsListener
 from tests import patience
 from tests.cli import processes
@@ -76,11 +78,27 @@ def test_a_server_that_does_not_answer_is_given_up(silent_port, tmp_path):
 def test_a_server_that_is_not_there_is_said_to_be_unreachable(tmp_path):
     answer = processes.run("ctl", "--server", "127.0.0.1:1", "status", cwd=tmp_path)
     assert answer.returncode == 6
-    assert answer.stdout.startswith("Server:  unreachable\nAddress: grpc://127.0.0.1:1\n")
+    assert answer.stdout == (
+        "Server:  unreachable\nAddress: grpc://127.0.0.1:1\n"
+        "Error:   the server cannot be reached: 127.0.0.1:1: Connection refused; start one with"
+        " jq-server, or name another with --server or JQ_URL\n"
+    )
     listed = processes.run("ctl", "--server", "127.0.0.1:1", "-o", "json", "job", "list",
                            cwd=tmp_path)  # fmt: skip
     assert (listed.returncode, listed.stdout) == (6, "")
     assert '"code": "UNAVAILABLE"' in listed.stderr
+
+
+def test_the_port_of_http_is_told_from_that_of_grpc(tmp_path):
+    with processes.server(tmp_path, "--db-url", "memory://") as server:
+        http = server.line("ready")["http"].removeprefix("http://")
+        answer = processes.run("ctl", "--server", http, "job", "list", cwd=tmp_path)
+        assert answer.returncode == 6
+        assert answer.stderr.startswith(
+            f"error: the server cannot be reached: {http} speaks HTTP, not gRPC; name the server's"
+            " gRPC port"
+        )
+        assert server.stop() == 0
 
 
 def test_a_file_that_is_not_there_is_not_created(tmp_path):
@@ -99,8 +117,7 @@ async def listener():
         return b"jq_up 1\n", "text/plain; version=0.0.4"
 
     listening = MetricsListener(render)
-    port = await listening.start("127.0.0.1", 0)
-    assert port is not None
+    port = await listening.start(Endpoint("127.0.0.1", 0, "host", "port"))
     yield port
     await listening.stop()
     await listening.stop()
@@ -148,8 +165,26 @@ async def test_the_listener_takes_only_so_many(listener):
         await writer.wait_closed()
 
 
-async def test_a_taken_port_is_a_warning(listener, caplog):
+async def test_a_taken_port_is_an_error(listener):
     second = MetricsListener(lambda: asyncio.sleep(0, (b"", "")))
-    assert await second.start("127.0.0.1", listener) is None
-    assert "no /metrics" in caplog.text
+    with pytest.raises(Unavailable, match=f"b: 127.0.0.1:{listener} is in use by another program"):
+        await second.start(Endpoint("127.0.0.1", listener, "a", "b"))
     await second.stop()
+
+
+@pytest.mark.parametrize("program", ["server", "worker", "ctl"])
+def test_a_variable_that_nobody_reads_is_told_of(tmp_path, program):
+    """Each program ends at once, for another reason."""
+    args = {
+        "server": ("--db-url", "redis://127.0.0.1:1", "--set", "db.start_timeout=0"),
+        "worker": ("--url", "redis://127.0.0.1:1", "--set", "db.start_timeout=0"),
+        "ctl": ("--url", "sqlite:///nowhere.db", "queue", "list"),
+    }[program]
+    answer = processes.run(program, *args, cwd=tmp_path, JQ_DB_URI="x", JQ_HTTP_PORT="8081")
+    said = answer.stdout + answer.stderr
+    wanted = "environment variable JQ_DB_URI is unknown and ignored; did you mean JQ_DB_URL?"
+    assert said.count(wanted) == 1
+    assert "JQ_HTTP_PORT" not in said
+    if program == "ctl":
+        answer = processes.run("ctl", "-o", "json", *args, cwd=tmp_path, JQ_DB_URI="x")
+        assert json.loads(answer.stderr)["error"]["code"] == "NOT_FOUND"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -122,6 +124,44 @@ def test_keys_and_rates_from_the_shell(tmp_path, ctl, monkeypatch):
     for secret in (KEY, CLIENT_KEY, "wrong-key-0123456789"):
         assert secret not in said
     assert server.noise == []
+
+
+HOW = "jq-ctl and jq-worker: environment variable JQ_API_KEY; JobQueue: api_key=..."
+SUBMITS = """
+from jobqueue import JobQueue
+
+app = JobQueue("grpc://{grpc}")
+
+
+@app.task
+async def greet(name: str) -> None: ...
+
+
+app.sync().submit(greet, "you")
+"""
+
+
+def test_who_is_not_known_is_told_where_a_key_goes(tmp_path):
+    with processes.server(tmp_path, "--db-url", "memory://", JQ_AUTH_API_KEYS=KEYS) as server:
+        grpc = server.line("ready")["grpc"]
+        worker = ("worker", "--server", grpc, "--metrics-port", "0")
+        for command in (("ctl", "--server", grpc, "status"), worker):
+            nobody = processes.run(*command, cwd=tmp_path)
+            assert nobody.returncode == 13
+            assert f"no credential was given; needed: an API key or a token ({HOW}" in (
+                nobody.stdout + nobody.stderr
+            )
+            wrong = processes.run(*command, cwd=tmp_path, JQ_API_KEY="wrong-key-0123456789")
+            assert wrong.returncode == 13
+            assert f"the credential is not valid ({HOW}" in wrong.stdout + wrong.stderr
+        script = subprocess.run(
+            [sys.executable, "-c", SUBMITS.format(grpc=grpc)], cwd=tmp_path, timeout=30,
+            env=processes.environment(), capture_output=True, text=True,
+        )  # fmt: skip
+        last = script.stderr.splitlines()[-1]
+        assert "no credential was given; needed: an API key" in last
+        assert "JobQueue: api_key=..." in last
+        assert server.stop() == 0
 
 
 @pytest.mark.req("jq:FR-045")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import urllib.error
 import urllib.request
@@ -44,6 +45,15 @@ def test_it_starts_answers_and_logs_only_json(tmp_path, ctl):
     assert server.noise == []
     for line in server.lines:
         assert {"timestamp", "level", "service", "message"} <= set(line)
+
+
+@pytest.mark.req("jq:NFR-017")
+def test_status_shows_the_commit_of_the_server(tmp_path, ctl):
+    with processes.server(tmp_path, "--db-url", "memory://") as server:
+        ready = server.line("ready")
+        _, text = fetch(f"{ready['http']}/status")
+        assert json.loads(text)["version"] == "0.1.0+abc1234"
+        assert ctl(ready["grpc"], "status", "-o", "json").json["version"] == "0.1.0+abc1234"
 
 
 @one_server
@@ -181,7 +191,11 @@ def test_a_secret_in_the_file_is_warned_about_and_not_shown(tmp_path):
         (("--config", "nowhere.yaml"), 2, "--config nowhere.yaml: No such file"),
         (("--db-url", "mysql://u:hush@h/x"), 2, "db.url: 'mysql://u:***@h/x' is not a known form"),
         (("--db-url", "redis://h/jobs"), 2, "after the host comes the number of a database"),
-        (("--db-url", "redis://127.0.0.1:1"), 6, "Redis: "),
+        (
+            ("--db-url", "redis://127.0.0.1:1", "--set", "db.start_timeout=0"),
+            6,
+            "Redis at 127.0.0.1:1",
+        ),
         (("--db-url", "sqlite:////proc/x/jobs.db"), 6, "cannot create the folder"),
         (("--app", "nowhere:app"), 2, "--app: there is no module 'nowhere'"),
         (("--app", "json:dumps"), 2, "--app: json:dumps is a function"),
@@ -198,15 +212,49 @@ def test_a_bad_start_says_why(tmp_path, args, status, message):
 
 
 @one_server
-def test_a_taken_port_is_an_error(tmp_path, server):
-    port = server.http.rpartition(":")[2]
-    answer = processes.run(
-        "server", "--db-url", "memory://", "--http-port", port, "--grpc-port", "0", cwd=tmp_path
-    )
+@pytest.mark.parametrize("face", ["http", "grpc"])
+def test_a_taken_port_is_one_line_that_says_what_to_do(tmp_path, server, face):
+    port = getattr(server, face).rpartition(":")[2]
+    ports = {"JQ_HTTP_PORT": "0", "JQ_GRPC_PORT": "0", f"JQ_{face.upper()}_PORT": port}
+    answer = processes.run("server", cwd=tmp_path, **ports)
     assert answer.returncode == 6
-    error = json.loads(answer.stdout.splitlines()[-1])
+    assert answer.stderr == ""
+    (line,) = answer.stdout.splitlines()
+    error = json.loads(line)
     assert (error["level"], error["code"]) == ("ERROR", "UNAVAILABLE")
-    assert f"127.0.0.1:{port} is in use" in error["message"]
+    assert error["message"] == (
+        f"{face}.port: 127.0.0.1:{port} is in use by another program; stop it, or choose another"
+        f" port with --{face}-port or JQ_{face.upper()}_PORT (0 takes a free one)"
+    )
+    assert list(tmp_path.rglob("*.db")) == []
+
+
+@pytest.mark.parametrize("face", ["http", "grpc"])
+def test_a_second_server_on_the_same_ports_leaves_the_first_one_its_pool(tmp_path, ctl, face):
+    name = {"JQ_WORKER_ID": "pool"}  # as two servers have it that are given the same ports
+    with processes.server(tmp_path, **name) as first:
+        ready = first.line("ready")
+        port = ready[face].rpartition(":")[2]
+        ports = {"JQ_HTTP_PORT": "0", "JQ_GRPC_PORT": "0", f"JQ_{face.upper()}_PORT": port}
+        second = processes.run("server", cwd=tmp_path, timeout=30, **name, **ports)
+        assert second.returncode == 6
+        job = ("job", "submit", "default", "1", "--wait", "--wait-timeout", "20")
+        assert ctl(ready["grpc"], *job).status == 0
+        assert first.stop() == 0
+    assert not [line for line in first.lines if line["level"] == "WARNING"]
+
+
+@pytest.mark.parametrize("face", ["http", "grpc"])
+def test_an_address_of_another_machine_names_the_setting(tmp_path, face):
+    host = "192.0.2.1"  # for documentation: nobody has it
+    answer = processes.run(
+        "server", f"--{face}-host", host, "--http-port", "0", "--grpc-port", "0",
+        "--set", "server.insecure=true", "--log-level", "error", cwd=tmp_path,
+    )  # fmt: skip
+    assert answer.returncode == 6
+    assert answer.stderr == ""
+    (line,) = answer.stdout.splitlines()
+    assert f"{face}.host: {host} is not an address of this machine" in json.loads(line)["message"]
 
 
 # -- dry run -----------------------------------------------------------------------------------
@@ -249,9 +297,18 @@ def test_a_dry_run_fails_when_something_is_wrong(tmp_path, server):
 
 
 @pytest.mark.req("jq:NFR-017")
-@pytest.mark.parametrize("module", ["server", "worker", "ctl"])
-def test_version_is_semantic_with_the_commit(tmp_path, module):
-    answer = processes.run(module, "--version", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("module", "argument"),
+    [
+        ("server", "--version"),
+        ("worker", "--version"),
+        ("service", "--version"),
+        ("ctl", "--version"),
+        ("ctl", "version"),
+    ],
+)
+def test_version_is_semantic_with_the_commit(tmp_path, module, argument):
+    answer = processes.run(module, argument, cwd=tmp_path)
     assert (answer.returncode, answer.stdout) == (0, "jobqueue 0.1.0 (commit abc1234)\n")
 
 
@@ -269,3 +326,45 @@ def test_help_describes_every_flag(tmp_path, module, expected):
     assert answer.returncode == 0
     for word in expected:
         assert word in answer.stdout
+
+
+@pytest.mark.req("jq:NFR-016")
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (
+            ("server",),
+            {
+                "--http-port": "INT",
+                "--worker-concurrency": "INT",
+                "--worker-queues": "NAME,...",
+                "--db-url": "URL",
+                "--config": "FILE",
+                "--role": "all|api|scheduler",
+                "--dry-run": "",
+                "--version": "",
+                "--help": "",
+            },
+        ),
+        (("worker",), {"--concurrency": "INT", "--metrics-port": "INT", "--id": "TEXT"}),
+        (("ctl",), {"--timeout": "SECONDS", "--version": "", "--output": "table|json"}),
+        (("ctl", "job", "submit"), {"--priority": "INT", "--wait": "", "--type": "TEXT"}),
+        (("ctl", "queue", "create"), {"--capacity": "INT", "--ttl": "SECONDS", "--help": ""}),
+        (("ctl", "up"), {"--servers": "INT", "--concurrency": "INT", "--detach": ""}),
+        (("ctl", "replay"), {"--from-kafka": "", "--into": "URL"}),
+        (("service", "worker"), {"--check": "", "--output": "table|json"}),
+        (("demo",), {"--fast": "", "--seed": "INT"}),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_help_shows_the_type_of_each_option_and_none_for_flags(tmp_path, command, shown):
+    module, *below = command
+    answer = processes.run(module, *below, "--help", cwd=tmp_path, COLUMNS="200")
+    assert answer.returncode == 0
+    found = dict(re.findall(r"^│ +(--[a-z-]+)(?: +-\w)? {2,}(.*)$", answer.stdout, re.MULTILINE))
+    for option, name in shown.items():
+        if name:
+            assert re.match(rf"{re.escape(name)}( \[|  )", found[option]), (option, found[option])
+        else:
+            assert re.match(r"[A-Z][a-z]+ ", found[option]), (option, found[option])
+    assert not re.search(r"<(bool|int|str|float)", answer.stdout)

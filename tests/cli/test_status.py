@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import socket
 import time
 import urllib.request
 
@@ -89,3 +91,48 @@ async def tables(dsn: str) -> list[str]:
         return [row[0] for row in rows]
     finally:
         await connection.close()
+
+
+def figure(http: str, name: str) -> float:
+    with urllib.request.urlopen(f"{http}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    (value,) = [line.split()[1] for line in lines if line.split()[0] == name]
+    return float(value)
+
+
+@pytest.mark.req("jq:FR-042")
+def test_every_server_tells_which_one_leads(ctl, tmp_path, postgres_dsn):
+    with (
+        processes.server(tmp_path, "--db-url", postgres_dsn) as one,
+        processes.server(tmp_path, "--db-url", postgres_dsn) as two,
+    ):
+        both = [(server, server.line("ready")) for server in (one, two)]
+        deadline = time.monotonic() + NOTICED_WITHIN
+        while (leads := [figure(ready["http"], "jq_leader") for _, ready in both]) == [0.0, 0.0]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert sorted(leads) == [0.0, 1.0]
+        leader, ready = both[leads.index(1.0)]
+        assert figure(ready["http"], "jq_leader_epoch") >= 1.0
+        named = f"{socket.gethostname()}:{leader.process.pid} since "
+        for _, at in both:
+            assert parts(ctl(at["grpc"], "status"))["Leader"].startswith(named)
+            with urllib.request.urlopen(f"{at['http']}/status") as response:
+                (part,) = [
+                    part
+                    for part in json.loads(response.read())["components"]
+                    if part["name"] == "leader"
+                ]
+            assert part["detail"].startswith(named)
+        assert parts(ctl(postgres_dsn, "status"))["Leader"].startswith(named)
+
+
+@pytest.mark.req("jq:FR-042")
+def test_a_redis_that_keeps_the_jobs_is_shown_as_configured(ctl, tmp_path, own_redis):
+    redis = own_redis({"appendonly": "yes", "appendfsync": "always"})
+    with processes.server(tmp_path, "--db-url", redis.url) as server:
+        ready = server.line("ready")
+        shown = parts(ctl(ready["grpc"], "status"))
+        assert shown["DB"] == "ok (redis, durable)"
+        assert shown["Redis"] == "ok (keeps the jobs: see DB)"
+        assert server.stop() == 0

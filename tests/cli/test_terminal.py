@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+from jobqueue.core.clock import ManualClock
+from jobqueue.core.job import Transition
+from jobqueue.core.lifecycle import State
+from jobqueue.core.store import Rules
+from jobqueue.stores.sqlite.store import SqliteStore
 from tests import patience
 from tests.cli import processes, terminal
+from tests.stores.driver import Driver
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +71,53 @@ def test_a_person_pages_through_a_list(store):
     assert terminal.screen(shown).count("JOB ID") == 1
 
 
-def test_a_narrow_terminal_loses_nothing(store):
-    status, shown = terminal.run("ctl", "--url", URL, "dlq", "list", cwd=store, columns=60)
-    assert status == 0
-    assert "RuntimeError: failed on purpose" in terminal.screen(shown).replace("\n", "")
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_columns_are_left_out_where_there_is_no_room(store, columns):
+    def lines(*args: str) -> list[str]:
+        status, shown = terminal.run("ctl", "--url", URL, *args, cwd=store, columns=columns)
+        assert status == 0
+        found = [line.rstrip() for line in terminal.screen(shown).splitlines()]
+        assert max(map(len, found)) <= columns, found
+        return found
+
+    listed = processes.run("ctl", "--url", URL, "dlq", "list", "-o", "json", cwd=store)
+    dead = json.loads(listed.stdout)["jobs"][0]["job_id"]
+    header, row, *rest = lines("dlq", "list", "--limit", "1")
+    assert row.startswith(dead)
+    assert "RuntimeError: failed" in row
+    assert ("RETRIES" in header) is (columns == 200)
+    assert ("No room for" in " ".join(rest)) is (columns != 200)
+    header, *rows = lines("job", "list", "--limit", "4")
+    for row in rows[:4]:
+        assert re.match(r"[0-9a-f-]{36}  .*(DONE|DEAD_LETTERED|PENDING)", row), row
+    for args in (("job", "logs", dead), ("queue", "list"), ("worker", "list", "--all")):
+        assert lines(*args)
+
+
+def test_a_pipe_gets_every_column_whole(store):
+    piped = processes.run("ctl", "--url", URL, "dlq", "list", cwd=store, COLUMNS="60").stdout
+    header, row = piped.splitlines()
+    assert header.split()[-2:] == ["RETRIES", "CREATED"]
+    assert "RuntimeError: failed on purpose" in row
+
+
+def test_a_large_payload_is_cut_for_people_only(tmp_path):
+    with processes.server(tmp_path, "--db-url", URL) as server:
+        grpc = server.line("ready")["grpc"]
+        (tmp_path / "big.json").write_text(json.dumps({"rows": [{"n": n} for n in range(5_000)]}))
+        answer = processes.run("ctl", "--server", grpc, "job", "submit", "default", "@big.json",
+                               "--type", "echo", "--wait", "-o", "json", cwd=tmp_path)  # fmt: skip
+        job_id = json.loads(answer.stdout)["job_id"]
+        command = ("ctl", "--server", grpc, "job", "status", job_id)
+        status, shown = terminal.run(*command, cwd=tmp_path, columns=80)
+        text = terminal.screen(shown)
+        assert status == 0
+        assert len(text.splitlines()) < 80
+        assert text.count("--output json has all") == 2  # payload and result
+        piped = processes.run(*command, cwd=tmp_path).stdout
+        assert '"n": 4999' in piped
+        document = json.loads(processes.run(*command, "-o", "json", cwd=tmp_path).stdout)
+        assert len(document["payload"]["rows"]) == 5_000
 
 
 def test_long_work_has_a_progress_bar_on_a_terminal_only(store):
@@ -151,3 +202,97 @@ def test_a_full_device_under_the_output_is_told(server):
         )
     assert answer.returncode == 1
     assert "Traceback" not in answer.stderr
+
+
+# -- questions before something is done to many, or for good --------------------------------------
+
+
+@pytest.fixture
+def graveyard(tmp_path):
+    """A folder with an SQLite file that holds failed, cancelled and waiting jobs."""
+
+    async def fill() -> None:
+        store = SqliteStore(str(tmp_path / "jobs.db"))
+        await store.open()
+        driver = Driver(store, ManualClock(), Rules())
+        await driver.queue("default")
+        await driver.queue("idle")
+        for _ in range(2):
+            await driver.brought_to(State.DEAD_LETTERED, queue="default")
+        first, *_ = [await driver.submit(queue="idle") for _ in range(3)]
+        await driver.do(Transition.cancelled((await driver.job(first)).seq))
+        await store.close()
+
+    asyncio.run(fill())
+    return tmp_path
+
+
+def _depth(folder, queue: str) -> dict[str, int]:
+    answer = processes.run("ctl", "--url", URL, "queue", "stats", queue, "-o", "json", cwd=folder)
+    depth: dict[str, int] = json.loads(answer.stdout)["depth"]
+    return depth
+
+
+def test_a_person_is_asked_before_many_dead_letters_are_retried(graveyard):
+    command = ("ctl", "--url", URL, "dlq", "retry", "--all")
+    status, shown = terminal.run(*command, cwd=graveyard, answers={"Go on?": "n\n"})
+    text = " ".join(terminal.screen(shown).split())
+    assert status == 1
+    assert "2 jobs will be sent back to PENDING" in text
+    assert "1 other dead letter stays behind." in text
+    assert "Nothing was changed." in text
+    assert _depth(graveyard, "default")["DEAD_LETTERED"] == 2
+    status, shown = terminal.run(*command, cwd=graveyard, answers={"Go on?": "y\n"})
+    assert status == 0
+    shown = terminal.screen(shown)
+    assert "2 jobs sent back to PENDING; 1 dead letter stays behind" in shown
+    assert _depth(graveyard, "default")["PENDING"] == 2
+    assert _depth(graveyard, "idle")["DEAD_LETTERED"] == 1
+
+
+def test_nothing_is_asked_when_nothing_matches_or_yes_is_said(graveyard):
+    command = ("ctl", "--url", URL, "dlq", "retry", "--all")
+    status, shown = terminal.run(*command, "--queue", "idle", cwd=graveyard)
+    assert (status, "Go on?" in shown) == (0, False)
+    assert "--reason ALL" in shown
+    status, shown = terminal.run(*command, "--yes", cwd=graveyard)
+    assert (status, "Go on?" in shown) == (0, False)
+    assert _depth(graveyard, "default")["PENDING"] == 2
+
+
+@pytest.mark.req("jq:FR-026")
+def test_a_person_is_asked_before_a_queue_is_deleted(graveyard):
+    command = ("ctl", "--url", URL, "queue", "delete", "idle")
+    status, shown = terminal.run(*command, cwd=graveyard)
+    assert (status, "Go on?" in shown) == (5, False)  # it is refused anyway
+    assert "2 unfinished jobs" in shown
+    status, shown = terminal.run(*command, "--force", cwd=graveyard, answers={"Go on?": "\n"})
+    text = " ".join(terminal.screen(shown).split())
+    assert status == 1
+    assert "2 unfinished jobs become dead letters. 1 dead letter stays behind. Go on?" in text
+    assert _depth(graveyard, "idle")["PENDING"] == 2
+    status, shown = terminal.run(*command, "--force", cwd=graveyard, answers={"Go on?": "y\n"})
+    assert status == 0
+    assert "2 unfinished jobs dead-lettered; 1 dead letter stays behind" in terminal.screen(shown)
+
+
+def test_a_person_is_asked_before_a_job_is_removed(graveyard):
+    listed = processes.run(
+        "ctl", "--url", URL, "dlq", "list", "--queue", "idle", "-o", "json", cwd=graveyard
+    )
+    (job,) = json.loads(listed.stdout)["jobs"]
+    command = ("ctl", "--url", URL, "job", "delete", job["job_id"])
+    status, _ = terminal.run(*command, cwd=graveyard, answers={"Go on?": "n\n"})
+    assert status == 1
+    status, shown = terminal.run(*command, cwd=graveyard, answers={"Go on?": "y\n"})
+    assert (status, "is deleted" in shown) == (0, True)
+
+
+@pytest.mark.req("jq:FR-032")
+def test_a_limit_is_kept_and_nothing_is_asked(store):
+    status, shown = terminal.run(
+        "ctl", "--url", URL, "job", "list", "--limit", "4", cwd=store, timeout=20.0
+    )
+    assert status == 0
+    assert len(re.findall(r"DONE|DEAD_LETTERED|PENDING", terminal.screen(shown))) == 4
+    assert "next page" not in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -34,6 +35,28 @@ def submit(home: Home, grpc: str, *args: str) -> subprocess.CompletedProcess[str
 
 
 # -- in the background -------------------------------------------------------------------------
+
+
+def test_what_the_caller_has_open_is_closed_in_the_background(home):
+    """A script that holds a lock around `up --detach` must be able to give it back."""
+    lock = home.folder / "lock"
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "jobqueue.cli.ctl", "up", "embedded", "--detach"]
+        answer = subprocess.run(
+            [*command, "--folder", str(home.fleet)],
+            cwd=home.folder,
+            env=processes.environment(**home.environ),
+            pass_fds=[held.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert answer.returncode == 0, answer.stderr
+    with open(lock) as again:
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert home.ps()["condition"] == "up"
+    assert home.ctl("down", "--folder", str(home.fleet)).returncode == 0
 
 
 def test_up_ps_down(home):

@@ -163,8 +163,13 @@ def test_it_serves_its_own_metrics(tmp_path, grpc, ctl):
         assert 'jq_worker_job_concurrency{worker_id="metered"} 0.0' in text
         assert 'jq_job_processing_duration_seconds_count{queue="default"} 1.0' in text
         with worker(tmp_path, grpc, "--metrics-port", str(port), "--id", "other") as second:
-            warning = second.line("no /metrics")
+            warning = second.line("this worker has no /metrics")
             assert warning["level"] == "WARNING"
+            assert warning["message"] == (
+                "this worker has no /metrics: worker.metrics_port:"
+                f" 127.0.0.1:{port} is in use by another program; stop it, or choose another port"
+                " with --metrics-port or JQ_WORKER_METRICS_PORT (0 = none)"
+            )
             second.line("ready")
             assert second.stop() == 0
         assert process.stop() == 0
@@ -184,6 +189,7 @@ def scrape(port: int) -> str:
         (("--server", "a:1", "--url", "sqlite:///x"), 2, "either --server or --url"),
         (("--exec", "'"), 2, "--exec"),
         (("--exec", "x", "--app", "a:b"), 2, "either --exec or --app"),
+        (("--exec", "./nowhere --fast"), 2, "--exec: there is no program './nowhere'"),
         (("--app", "nowhere:app"), 2, "--app: there is no module 'nowhere'"),
         (("--server", "nonsense"), 2, "needs a host and a port"),
         (("--queues", ","), 2, "worker.queues: ',' is not allowed; allowed: one or more names"),

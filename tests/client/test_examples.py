@@ -36,6 +36,16 @@ EXPECTED = {
     "periodic": ["clean_up ran\nthe minute report ran"],
 }
 
+# What the log says on stderr, where an example shows failures.
+LOGGED = {
+    "retries_and_dead_letters": [
+        "attempt 2 of flaky ",
+        "it will be retried in 0.05 s (2 retries left): RetryLater: upstream is busy",
+        "it is a dead letter now (not retryable): Abort: there is no account 'alice'",
+    ],
+    "cpu_process": ["timed out after "],
+}
+
 
 def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -65,6 +75,10 @@ def test_the_example_runs(name: str, tmp_path: Path) -> None:
         if worker is not None:
             worker.terminate()
             assert worker.wait(patience.longest(20)) == 0
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.returncode == 0
+    assert "Traceback" not in ran.stderr
+    assert bool(ran.stderr) == (name in LOGGED), ran.stderr
+    for line in LOGGED.get(name, ()):
+        assert line in ran.stderr
     for line in EXPECTED[name]:
         assert line in ran.stdout

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue import Abort, DeadlineExceeded, JobFailed, JobQueue, State
-from jobqueue.core.errors import Conflict
+from jobqueue.core.errors import Conflict, InvalidArgument
 from tests import patience
 
 
@@ -98,6 +98,16 @@ def test_blocks_in_several_threads_close_it_with_the_last(tmp_path: Path) -> Non
         assert len(q.run(app.operator.list_jobs()).jobs) == 2
     thread.join()
     assert bridge_threads() == 0
+
+
+def test_what_is_not_a_task_is_named() -> None:
+    app, _ = make("memory://")
+    queue = app.sync()
+    for wrong, shown in (("add", "'add'"), (make, "make"), (None, "None")):
+        with pytest.raises(InvalidArgument, match=f"{shown} is not a task: give what @app.task"):
+            queue.submit(wrong, 1, 2)
+        with pytest.raises(InvalidArgument, match=f"{shown} is not a task: give what @app.task"):
+            queue.submit_many(wrong, [(1, 2)])
 
 
 async def test_inside_an_event_loop_it_says_to_await(app: JobQueue) -> None:

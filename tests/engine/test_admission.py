@@ -36,6 +36,9 @@ BAD_SPECS: list[tuple[str, dict[str, Any]]] = [
     ("delay", {"delay": -1.0}),
     ("delay", {"delay": math.inf}),
     ("delay", {"delay": 1.0, "run_at": 2_000_000_000.0}),
+    ("delay", {"delay": 10.0, "ttl": 5.0}),
+    ("delay", {"delay": 5.0, "ttl": 5.0}),
+    ("run_at", {"run_at": 4_000_000_000.0, "ttl": 5.0}),
     ("run_at", {"run_at": math.nan}),
     ("run_at", {"run_at": -1.0}),
     ("run_at", {"run_at": 1e15}),
@@ -68,9 +71,36 @@ async def test_a_bad_field_is_named_and_harms_nobody_else(open_rig, field: str, 
     assert len((await rig.engine.list_jobs(JobQuery())).jobs) == 2
 
 
+async def test_a_job_that_would_expire_before_its_start_names_both_times(rig: Rig):
+    (result,) = await rig.engine.submit([JobSpec(payload=b"x", delay=10.0, ttl=5.0)])
+    assert result.error is not None
+    assert result.error.message == (
+        "delay: the job would expire before it may start: it waits 10 s, and its ttl ends 5 s"
+        " after the submit; make ttl longer than delay"
+    )
+
+
+async def test_a_delay_beyond_the_queues_own_ttl_is_refused(rig: Rig):
+    await rig.engine.create_queue(QueueSpec(name="brief", ttl=60.0))
+    wrong = JobSpec(payload=b"x", queue="brief", delay=61.0)
+    good = JobSpec(payload=b"x", queue="brief", delay=59.0)
+    own = JobSpec(payload=b"x", queue="brief", delay=61.0, ttl=120.0)
+    other = JobSpec(payload=b"x", delay=61.0)
+    unknown = JobSpec(payload=b"x", queue="nowhere", delay=61.0)
+    results = await rig.engine.submit([wrong, good, own, other, unknown])
+    assert [type(result.error) for result in results] == [
+        InvalidArgument, type(None), type(None), type(None), NotFound
+    ]  # fmt: skip
+    assert results[0].error is not None
+    assert "its queue's ttl ends 60 s after the submit" in results[0].error.message
+
+
 @pytest.mark.parametrize(
     "good",
     [
+        {"delay": 5.0, "ttl": 5.1},
+        {"delay": 0.0, "ttl": 0.5},
+        {"run_at": 1.0, "ttl": 0.5},
         {"priority": 0},
         {"priority": 9},
         {"max_retries": 0},

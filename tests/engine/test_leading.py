@@ -24,10 +24,10 @@ async def test_the_lead_is_renewed_and_kept():
     memory = MemoryStore(clock=ManualClock())
     real, renewals = memory.lead, 0
 
-    async def lead(holder: int, ttl: float) -> Term | None:
+    async def lead(holder: int, ttl: float, name: str = "") -> Term | None:
         nonlocal renewals
         renewals += 1
-        return await real(holder, ttl)
+        return await real(holder, ttl, name)
 
     memory.lead = lead  # type: ignore[method-assign]
     leadership = Leadership(Unreliable(memory), 0.06, lambda: None)
@@ -106,7 +106,7 @@ async def test_a_lead_that_is_granted_during_the_stop_is_given_back():
     asked, answer = asyncio.Event(), asyncio.Event()
     real = memory.lead
 
-    async def lead(holder: int, ttl: float) -> Term | None:
+    async def lead(holder: int, ttl: float, name: str = "") -> Term | None:
         term = await real(holder, ttl)
         asked.set()
         await answer.wait()

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
+from typing import Any
+
 import pytest
 
-from jobqueue.core.errors import Conflict, NotFound, Unavailable
-from jobqueue.core.job import Cancellation, JobQuery, JobSpec, Queue, QueueSpec, SubmitStatus
-from jobqueue.core.lifecycle import Reason, State
-from tests.engine.rig import Rig, until
+from jobqueue.core.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from jobqueue.core.job import (
+    Cancellation,
+    JobQuery,
+    JobSpec,
+    Queue,
+    QueueSpec,
+    Retried,
+    RetryQuery,
+    SubmitStatus,
+)
+from jobqueue.core.lifecycle import DEATHS, Reason, State
+from tests import patience
+from tests.engine.rig import PATIENCE, Rig, until
 
 P, A, R, D, F, X = State
 
@@ -106,6 +121,123 @@ async def test_only_failed_and_dead_lettered_jobs_can_be_retried(rig: Rig):
             await worker.succeed(assignment)
 
 
+@pytest.mark.req("inp:DLQ")
+async def test_dead_letters_that_failed_are_retried_and_others_stay(rig: Rig):
+    worker, failed = await rig.running(max_retries=0)
+    await worker.fail(failed, "no route to host")
+    await rig.engine.create_queue(QueueSpec(name="gone"))
+    cancelled = await rig.submit()
+    await rig.engine.cancel(cancelled)
+    await rig.submit(queue="gone")
+    await rig.engine.delete_queue("gone", force=True)
+
+    counted = await rig.engine.retry_dead_letters(RetryQuery(dry_run=True))
+    assert counted == Retried(3, 1, 0)
+    nothing = await rig.engine.retry_dead_letters(RetryQuery(error="No Route"))
+    assert nothing == Retried(3, 0, 0)
+    done = await rig.engine.retry_dead_letters(RetryQuery(error="no route"))
+    assert done == Retried(3, 1, 1)
+    assert await rig.state(failed.id) is P
+    assert await rig.state(cancelled) is X
+
+    rest = await rig.engine.retry_dead_letters(RetryQuery(reasons=tuple(DEATHS)))
+    assert (rest.looked_at, rest.matched, rest.retried) == (2, 2, 1)
+    assert [one.message for one in rest.refused] == [
+        "its queue 'gone' is deleted; create it again, then retry"
+    ]
+    assert await rig.state(cancelled) is P
+
+
+async def test_a_retry_of_many_goes_on_where_it_stopped(rig: Rig, monkeypatch):
+    monkeypatch.setattr("jobqueue.engine.operator._RETRY_CHUNK", 4)
+    jobs = [await rig.submit() for _ in range(10)]
+    for job_id in jobs:
+        await rig.engine.cancel(job_id)
+    query = RetryQuery(reasons=(Reason.CANCELLED,))
+    counts = []
+    while True:
+        page = await rig.engine.retry_dead_letters(query)
+        counts.append(page.retried)
+        for job_id in jobs[-2:]:  # given up again behind us: not met twice
+            await rig.engine.cancel(job_id)
+        query.page_token = page.next_page_token
+        if not query.page_token:
+            break
+    assert sum(counts) == 10
+    assert counts[:2] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("queue", {"queue": "no such name!"}),
+        ("reasons", {"reasons": ()}),
+        ("reasons", {"reasons": (Reason.SUCCEEDED,)}),
+        ("error", {"error": "x" * 1_001}),
+        ("since", {"since": float("nan")}),
+        ("until", {"until": 1e300}),
+        ("until", {"since": 5.0, "until": 5.0}),
+        ("page_token", {"page_token": "x"}),
+    ],
+)
+async def test_a_retry_of_many_names_what_is_wrong(rig: Rig, field: str, wrong: dict[str, Any]):
+    with pytest.raises(InvalidArgument) as caught:
+        await rig.engine.retry_dead_letters(RetryQuery(**wrong))
+    assert caught.value.field == field
+
+
+async def test_a_retry_of_many_names_an_unknown_queue(rig: Rig):
+    with pytest.raises(NotFound, match="nowhere"):
+        await rig.engine.retry_dead_letters(RetryQuery(queue="nowhere"))
+
+
+# -- pages ---------------------------------------------------------------------------------
+
+
+@pytest.mark.req("jq:FR-032")
+async def test_a_page_ends_before_it_grows_large(rig: Rig):
+    """A standard gRPC client takes 4 MiB in one message."""
+    sizes = [100, 900_000, 900_000, 900_000, 100, 100, 1_000_000, 1_000_000, 1_000_000, 100]
+    ids = [await rig.submit(payload=b"x" * size) for size in sizes]
+    seen: list[str] = []
+    pages = 0
+    query = JobQuery(limit=1000)
+    while True:
+        page = await rig.engine.list_jobs(query)
+        assert page.jobs
+        assert sum(len(job.payload) for job in page.jobs) <= 2 * 1024 * 1024
+        seen += [job.id for job in page.jobs]
+        pages += 1
+        query.page_token = page.next_page_token
+        if not query.page_token:
+            break
+    assert seen == ids[::-1]
+    assert pages == 3
+
+
+async def test_a_job_larger_than_a_page_is_a_page_of_its_own(open_rig):
+    rig: Rig = await open_rig(max_payload_bytes=8 * 1024 * 1024)
+    ids = [await rig.submit(payload=b"x" * 3_000_000) for _ in range(2)]
+    first = await rig.engine.list_jobs(JobQuery())
+    assert [job.id for job in first.jobs] == [ids[1]]
+    rest = await rig.engine.list_jobs(JobQuery(page_token=first.next_page_token))
+    assert [job.id for job in rest.jobs] == [ids[0]]
+    assert rest.next_page_token == ""
+
+
+async def test_pages_of_small_jobs_are_full(rig: Rig):
+    await rig.engine.submit([JobSpec(payload=b"x")] * 1_001)
+    page = await rig.engine.list_jobs(JobQuery(limit=1_000))
+    assert (len(page.jobs), page.next_page_token != "") == (1_000, True)
+    rest = await rig.engine.list_jobs(JobQuery(limit=1_000, page_token=page.next_page_token))
+    assert (len(rest.jobs), rest.next_page_token) == (1, "")
+    exact = await rig.engine.list_jobs(JobQuery(limit=1, page_token=page.next_page_token))
+    assert (len(exact.jobs), exact.next_page_token) == (1, "")
+
+
+# -- retry and queues ----------------------------------------------------------------------
+
+
 async def test_a_retry_into_a_deleted_queue_is_refused(rig: Rig):
     await rig.engine.create_queue(QueueSpec(name="gone"))
     job_id = await rig.submit(queue="gone")
@@ -177,12 +309,48 @@ async def test_pages_are_linked_by_tokens_and_the_last_has_none(rig: Rig):
 async def test_health_says_whether_the_store_works(rig: Rig):
     health = await rig.engine.health()
     assert health.ok
-    assert [(c.name, c.ok) for c in health.components] == [("database", True)]
+    assert [(c.name, c.ok) for c in health.components] == [("database", True), ("leader", True)]
     assert "not durable" in health.components[0].detail
     rig.store.fail["ping"] = [Unavailable("disk is full")]
     health = await rig.engine.health()
     assert not health.ok
     assert "disk is full" in health.components[0].detail
+
+
+@pytest.mark.req("jq:NFR-009")
+async def test_health_does_not_wait_for_a_store_that_hangs(rig: Rig):
+    released = asyncio.Event()
+    asked = 0
+
+    async def hangs(patience: float | None = None) -> None:
+        nonlocal asked
+        asked += 1
+        await released.wait()
+
+    rig.memory.ping = hangs  # type: ignore[method-assign]
+    for _ in range(3):
+        health = await rig.engine.health()
+        assert not health.ok
+        (part,) = health.components
+        assert part.name == "database"
+        assert part.detail.startswith("memory of this process: no answer for ")
+    assert asked == 1  # not once for each probe
+    released.set()
+    async with patience.timeout(PATIENCE):
+        while not (await rig.engine.health()).ok:
+            await asyncio.sleep(0.01)
+
+
+async def test_health_names_who_leads(rig: Rig):
+    async with patience.timeout(PATIENCE):
+        while True:
+            parts = (await rig.engine.health()).components
+            (leader,) = [part for part in parts if part.name == "leader"]
+            if "epoch" in leader.detail:
+                break
+            await asyncio.sleep(0.01)
+    assert leader.ok
+    assert leader.detail.startswith(f"{socket.gethostname()}:{os.getpid()} since ")
 
 
 async def test_stopping_twice_or_before_the_start_is_fine(rig: Rig):

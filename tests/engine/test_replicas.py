@@ -291,6 +291,7 @@ async def test_a_part_that_only_slows_the_store_does_not_make_it_unhealthy(rig: 
     assert [(part.name, part.ok) for part in health.components] == [
         ("database", True),
         ("redis", False),
+        ("leader", True),
     ]
 
 

@@ -100,3 +100,30 @@ async def test_a_watcher_that_leaves_early_leaves_nothing_behind(rig: Rig):
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(_reasons(rig, job_id), 0.05)
     assert not rig.engine._watchers
+
+
+@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.parametrize("call", ["wait", "watch"])
+async def test_a_cancel_is_obeyed_at_every_step_of_waking_up(rig: Rig, call: str, steps: int):
+    """As of Ctrl-C on ``jq-ctl job watch`` at the moment when other jobs change."""
+    job_id = await rig.submit()
+    seen = asyncio.Event()
+
+    async def watch() -> None:
+        async for _ in rig.engine.watch(job_id):
+            seen.set()
+
+    async def wait() -> None:
+        seen.set()
+        await rig.engine.wait(job_id, None)
+
+    waiting = asyncio.create_task({"wait": wait, "watch": watch}[call]())
+    await seen.wait()
+    for _ in range(10):  # until it waits
+        await asyncio.sleep(0)
+    rig.engine._watchers.wake_all()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting], timeout=10)
+    assert waiting.cancelled()

@@ -26,10 +26,16 @@ class FakePublisher:
         self.refuses: Callable[[Message], bool] = lambda message: False
         self.unreachable = False
         self.opened = 0
+        self.probed = 0
         self._held: list[tuple[asyncio.Future[list[Refused]], Sequence[Message]]] = []
 
     async def open(self) -> None:
         self.opened += 1
+        if self.unreachable:
+            raise PublishFailed("connection refused")
+
+    async def probe(self) -> None:
+        self.probed += 1
         if self.unreachable:
             raise PublishFailed("connection refused")
 

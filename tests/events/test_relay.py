@@ -14,7 +14,7 @@ from jobqueue.core.job import Queue, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Deaf
 from jobqueue.core.rebuild import World
-from jobqueue.core.store import Store, Term, TermEnded
+from jobqueue.core.store import Lag, Store, Term, TermEnded
 from jobqueue.core.stream import (
     CancelRequested,
     Failed,
@@ -195,6 +195,7 @@ class Counts(Deaf):
     """Counts what was published and what was not."""
 
     def __init__(self) -> None:
+        self.lag: Lag | None = None
         self.failed: Counter[str] = Counter()
         self.taken: Counter[str] = Counter()
 
@@ -203,6 +204,9 @@ class Counts(Deaf):
 
     def published(self, topic: str, count: int) -> None:
         self.taken[topic] += count
+
+    def stream_lag(self, lag: Lag | None) -> None:
+        self.lag = lag
 
 
 @pytest.mark.req("jq:FR-038")
@@ -242,6 +246,40 @@ async def test_a_stream_that_was_never_there_is_waited_for(driver: Driver, relay
     await until(lambda: len(publisher.event_ids()) >= len(expected))
     await caught_up(driver.store)
     assert (await relay.health()).ok
+
+
+@pytest.mark.req("jq:FR-038")
+async def test_the_lag_is_told_of_a_stream_that_was_never_there(
+    driver: Driver, relays: Relays, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(relay_module, "_LAG_EVERY", 0.02)
+    term, publisher, counts = await driver.term(), FakePublisher(), Counts()
+    publisher.unreachable = True
+    relays.start(driver.store, term, publisher, observer=counts)
+    await busy(driver)
+    await until(lambda: counts.lag is not None and counts.lag.events > 0)
+
+
+@pytest.mark.req("jq:FR-038")
+async def test_a_standby_looks_whether_the_stream_is_there(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(relay_module, "_PROBE_EVERY", 0.02)
+    publisher = FakePublisher()
+    publisher.unreachable = True
+    relay = Relay(publisher)
+    relay.start(driver.store, lambda: None)
+    await until(lambda: publisher.probed > 1)
+    health = await relay.health()
+    assert not health.ok
+    assert "nowhere:1: connection refused" in health.detail
+    assert "another server publishes" in health.detail
+    publisher.unreachable = False
+    seen = publisher.probed
+    await until(lambda: publisher.probed > seen + 1)
+    assert (await relay.health()).ok
+    assert not publisher.opened  # it only looks
+    await relay.stop()
 
 
 @pytest.mark.req("jq:FR-036")

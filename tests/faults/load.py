@@ -13,6 +13,9 @@ from tests import patience
 from tests.faults.processes import Site
 from tests.plain_http import plain_http
 
+# As many jobs may wait. Where the machine is slow a longer line only takes longer to be done.
+BACKLOG = 500
+
 
 class Load:
     """Producers that know both servers; remembers what they were told."""
@@ -23,10 +26,13 @@ class Load:
         self._numbers = itertools.count()
         self._backends = [GrpcBackend(site.target, timeout=5) for _ in range(3)]
         self._tasks: list[asyncio.Task[None]] = []
+        self._room = asyncio.Event()
+        self._room.set()
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(self._submit(backend)) for backend in self._backends]
         self._tasks.append(asyncio.create_task(self._look(self._backends[0])))
+        self._tasks.append(asyncio.create_task(self._measure(self._backends[1])))
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -40,6 +46,7 @@ class Load:
 
     async def _submit(self, backend: GrpcBackend) -> None:
         while True:
+            await self._room.wait()
             number = next(self._numbers)
             spec = JobSpec(payload=b'{"number": %d}' % number, type="short", priority=number % 10)
             try:
@@ -49,6 +56,19 @@ class Load:
                 continue
             self.accepted |= {r.job_id for r in results if r.status is SubmitStatus.ACCEPTED}
             await asyncio.sleep(0.01)
+
+    async def _measure(self, backend: GrpcBackend) -> None:
+        while True:
+            try:
+                depth = (await backend.queue_stats("default")).depth
+            except JobQueueError:
+                self._room.set()  # what is submitted meanwhile is what the test is about
+            else:
+                if depth.get(State.PENDING, 0) < BACKLOG:
+                    self._room.set()
+                else:
+                    self._room.clear()
+            await asyncio.sleep(0.1)
 
     async def _look(self, backend: GrpcBackend) -> None:
         while True:

@@ -15,6 +15,7 @@ from tests.stores.every import STORES
 pytestmark = [pytest.mark.integration, pytest.mark.req("sch:REPLAY")]
 
 
+@pytest.mark.timeout(300)  # hundreds of calls to each of four stores
 async def test_every_store_can_be_rebuilt_in_every_store(
     kafka: OwnTopics, open_empty: OpenEmpty, store_name: str
 ):

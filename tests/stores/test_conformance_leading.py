@@ -109,3 +109,29 @@ async def test_a_registration_is_told_from_an_earlier_one_by_its_link(driver: Dr
     await driver.store.register_worker(worker("w", 1, link=11))
     await driver.store.register_worker(worker("w", 1, link=12))
     assert [one.info.link for one in await driver.store.workers()] == [12]
+
+
+async def test_who_leads_is_told(driver: Driver):
+    store = driver.store
+    assert await store.leader() is None
+    began = driver.clock.now()
+    first = await store.lead(7, TTL, "here:1")
+    assert first is not None
+    driver.clock.advance(TTL - 1)
+    assert await store.lead(8, TTL, "there:2") is None
+    assert await store.lead(7, TTL, "here:1") == first
+    found = await store.leader()
+    assert found is not None
+    assert (found.name, found.epoch) == ("here:1", first.epoch)
+    assert found.since == pytest.approx(began)  # of the term, not of its renewal
+
+    driver.clock.advance(TTL)
+    assert await store.leader() is None  # it ran out
+    second = await store.lead(8, TTL, "there:2")
+    assert second is not None
+    found = await store.leader()
+    assert found is not None
+    assert (found.name, found.epoch) == ("there:2", second.epoch)
+    assert found.since == pytest.approx(driver.clock.now())
+    await store.resign(second)
+    assert await store.leader() is None

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobqueue.core.clock import ManualClock
-from jobqueue.core.job import SubmitStatus, Transition
+from jobqueue.core.job import Job, SubmitStatus, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import Rules
@@ -137,8 +137,10 @@ class Machine:
         assert outcome.applied == allowed, (name, job, outcome)
 
     async def compare(self) -> None:
+        found = {job.id: job for job in await self.driver.all_jobs()}
+        assert found.keys() == {job.id for job in self.model.jobs}
         for expected in self.model.jobs:
-            await self._compare(expected)
+            self._compare(found[expected.id], expected)
         for queue in QUEUES:
             depth = (await self.driver.stats(queue)).depth
             for state in State:
@@ -148,8 +150,7 @@ class Machine:
         held = {h.lease for h in await self.driver.store.held()}
         assert held == {job.lease for job in self.model.jobs if job.lease}
 
-    async def _compare(self, expected: ModelJob) -> None:
-        job = await self.driver.job(expected.id)
+    def _compare(self, job: Job, expected: ModelJob) -> None:
         assert (job.state, job.attempt, job.retry_count, job.version) == (
             expected.state,
             expected.attempt,
@@ -175,6 +176,7 @@ async def run(store_name: str, places: Places, operations: list[tuple[str, int, 
         await driver.store.close()
 
 
+@pytest.mark.timeout(300)  # sixty histories, each with hundreds of calls to a server
 @pytest.mark.req("jq:FR-009", "jq:FR-010")
 @settings(
     max_examples=60,

@@ -129,7 +129,8 @@ async def test_what_is_read_only_is_unavailable_and_says_why(
         refused.tell()
         said = await refused.hears()
     assert said["code"] == Code.UNAVAILABLE
-    assert "readonly" in said["message"] or "unable to open" in said["message"]
+    why = "write the file" if what == "file" else f"write in {folder}, where SQLite keeps files"
+    assert f"cannot open {path}: this user may not {why}" in said["message"]
     await refused.process.wait()
     folder.chmod(0o755)
     path.chmod(0o644)
@@ -156,7 +157,7 @@ async def refusal(path: Path) -> str:
 async def test_a_file_that_is_no_database_is_left_alone(path: Path):
     path.write_text("these are my notes, not a database\n" * 100)
     before = path.read_bytes()
-    assert "not a database" in await refusal(path)
+    assert "it is not an SQLite database; name another file" in await refusal(path)
     assert path.read_bytes() == before
 
 
@@ -180,7 +181,7 @@ async def test_a_file_of_a_newer_jobqueue_is_refused(opened, path: Path):
 
 
 async def test_a_path_that_cannot_be_used_is_named(tmp_path: Path):
-    await refusal(tmp_path)  # a folder
+    assert "it is a folder; name a file in it" in await refusal(tmp_path)
     blocked = tmp_path / "plain-file"
     blocked.write_text("x")
     assert "plain-file" in await refusal(blocked / "jobs.db")

@@ -132,7 +132,7 @@ async def test_a_leader_that_does_not_know_that_it_is_none_assigns_nothing(
         await store.close()
 
 
-async def _nobody(holder: int, ttl: float) -> Term | None:
+async def _nobody(holder: int, ttl: float, name: str = "") -> Term | None:
     return None
 
 

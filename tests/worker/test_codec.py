@@ -1,9 +1,11 @@
 """Payloads and results by a handler's signature."""
 
 import enum
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, SupportsFloat, TypedDict
 from uuid import UUID, uuid4
 
 import msgspec
@@ -12,7 +14,7 @@ from pydantic import BaseModel
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.worker.context import Context
-from jobqueue.worker.registry import TaskOptions, define
+from jobqueue.worker.registry import TaskDefinition, TaskOptions, define
 
 
 class Color(enum.Enum):
@@ -170,7 +172,6 @@ def test_further_keywords_keep_their_type() -> None:
 def test_results_come_back_as_the_annotated_type() -> None:
     task = define(everything)
     assert task.decode_result(task.encode_result(Order(1, ["t"]))) == Order(1, ["t"])
-    assert task.encode_result(None) is None
     assert task.decode_result(None) is None
     with pytest.raises(InvalidArgument, match=r"result: .* cannot be written as JSON"):
         task.encode_result(object())
@@ -204,3 +205,98 @@ def test_what_cannot_be_a_handler_is_refused_at_once() -> None:
         define(local, options=TaskOptions(executor="process"))
     with pytest.raises(InvalidArgument, match="allowed: auto, process"):
         define(local, options=TaskOptions(executor="fiber"))  # type: ignore[arg-type]
+
+
+class Point(TypedDict):
+    x: int
+
+
+class Scores(msgspec.Struct):
+    values: list[float]
+
+
+@dataclass
+class Tree:
+    branches: list["Tree"]
+
+
+class Opaque:
+    """A type that JSON cannot express."""
+
+
+def returning(annotation: Any) -> TaskDefinition:
+    def measure(): ...
+
+    measure.__annotations__ = {"return": annotation}
+    return define(measure)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "said"),
+    [
+        (int, "x", r"result: expected `int`, got `str`; the annotation says `int`"),
+        (int, True, r"result: expected `int`, got `bool`"),
+        (int, None, r"result: expected `int`, got `None`"),
+        (None, 1, r"result: expected `None`, got `int`; the annotation says `None`"),
+        (bytes, None, r"result: expected `bytes`, got `NoneType`"),
+        (dict[str, str], {"a": 1}, r"result\[\.\.\.\]: expected `str`.*says `dict\[str, str\]`"),
+        (Order, Order("x"), r"result\.id: expected `int`, got `str`; the annotation says `Order`"),  # type: ignore[arg-type]
+        (list[Order], [Order(1), Order("x")], r"result\[1\]\.id: expected `int`"),  # type: ignore[arg-type]
+        (Point, {"x": "1"}, r"result\.x: expected `int`, got `str`"),
+        (Annotated[int, msgspec.Meta(ge=0)], -1, r"result: expected `int` >= 0"),
+    ],
+)
+def test_a_result_that_is_not_what_the_annotation_says_is_refused(
+    annotation: Any, value: Any, said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"^task 'measure': {said}"):
+        returning(annotation).encode_result(value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Any, None),
+        (object, 3),
+        (None, None),
+        (int | None, None),
+        (float, 1),
+        (list[int], (1, 2)),
+        (Order, {"id": 1, "tags": []}),
+        (Point, {"x": 1}),
+        (Scores, Scores([1.0])),
+        (str, "null"),
+        (Opaque, None),
+        (Iterator[int], [1]),
+        (dict[str, object], {"a": None}),
+        (list[SupportsFloat], [1.5]),
+        (Tree, Tree([Tree([])])),
+    ],
+)
+def test_a_result_that_can_be_read_by_the_annotation_is_taken(annotation: Any, value: Any) -> None:
+    task = returning(annotation)
+    raw = task.encode_result(value)
+    assert raw is None if value is None else raw
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_does_not_have_are_refused_by_their_place(number: float) -> None:
+    def plot(x: float, ys: list[float] | None = None, more: Any = None) -> Any: ...
+
+    task = define(plot)
+    said = f"{number} cannot be written as JSON"
+    for arguments, place in [
+        ((number,), "x"),
+        ((1.0, [1.0, number]), r"ys\[1\]"),
+        ((1.0, None, {"a": [Scores([number])]}), r"more\.a\[0\]\.values\[0\]"),
+    ]:
+        with pytest.raises(InvalidArgument, match=f"^{place}: {said}"):
+            task.encode(arguments, {})
+    with pytest.raises(InvalidArgument, match=rf"^task 'plot': result\.a\[1\]: {said}"):
+        task.encode_result({"a": (None, number)})
+    assert task.encode((1.0, None, [None, "null"]), {})
+
+
+def test_a_lost_number_is_not_blamed_on_the_annotation() -> None:
+    with pytest.raises(InvalidArgument, match="result: nan cannot be written"):
+        returning(float).encode_result(math.nan)

@@ -8,6 +8,8 @@ from jobqueue.worker.context import Context
 from jobqueue.worker.execution import Endings, Execution, Stop
 from jobqueue.worker.executors.thread import ThreadExecutor
 from jobqueue.worker.registry import define
+from jobqueue.worker.settings import WorkerSettings
+from jobqueue.worker.waiting import WaitingSlots
 from tests import patience
 from tests.worker.fakes import FakeServer
 
@@ -38,7 +40,10 @@ async def test_a_job_that_no_thread_has_taken_can_be_withdrawn(server: FakeServe
 
     host = FakeHost()
     executor = ThreadExecutor(host, Endings(1000), limit=1)
-    one, two, three = (Execution(server.job("hold"), define(hold), executor, 0.0) for _ in range(3))
+    waiting = WaitingSlots(WorkerSettings(id="w1"))
+    one, two, three = (
+        Execution(server.job("hold"), define(hold), executor, 0.0, waiting) for _ in range(3)
+    )
     for execution in (one, two, three):
         executor.submit(execution)
     await patience.wait_for(host.changed.wait(), 10)
@@ -55,7 +60,8 @@ async def test_a_job_that_no_thread_has_taken_can_be_withdrawn(server: FakeServe
 
 async def test_a_stop_before_the_context_exists_is_not_missed(server: FakeServer) -> None:
     executor = ThreadExecutor(FakeHost(), Endings(1000), limit=1)
-    execution = Execution(server.job(), None, executor, 0.0)
+    waiting = WaitingSlots(WorkerSettings(id="w1"))
+    execution = Execution(server.job(), None, executor, 0.0, waiting)
     execution.stop = Stop.CANCELLED
     executor.interrupt(execution)
     assert execution.make_context().cancelled

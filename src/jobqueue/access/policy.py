@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jobqueue.access.callers import EVERY_ROLE, Caller, Role, parse_roles
 from jobqueue.access.keyring import Keyring
-from jobqueue.access.tokens import MAX_TOKEN_BYTES, TokenVerifier
+from jobqueue.access.tokens import HOW_TO_SHOW, MAX_TOKEN_BYTES, TokenVerifier, not_valid
 from jobqueue.core.errors import InvalidArgument, PermissionDenied, Unauthenticated
 
 AUTHORIZATION = "authorization"
@@ -83,7 +83,7 @@ class Access:
         if caller is not None:
             return caller
         if self._tokens is None:
-            raise Unauthenticated("the credential is not valid")
+            raise not_valid()
         return self._tokens.verify(secret)
 
     def _holder(self, name: str) -> Caller:
@@ -94,7 +94,7 @@ class Access:
     def _what_to_show(self) -> str:
         ways = []
         if self._keys or self._tokens is not None:
-            ways.append("an API key or a token, as Authorization: Bearer ...")
+            ways.append(f"an API key or a token ({HOW_TO_SHOW})")
         if self._certificates:
             ways.append("a client certificate")
         return f"no credential was given; needed: {' or '.join(ways)}"

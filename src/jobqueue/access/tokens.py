@@ -20,6 +20,11 @@ ALGORITHMS: dict[str, Callable[..., Any]] = {
     "HS512": hashlib.sha512,
 }
 MIN_SECRET_BYTES = 32
+# The server does not know which client asks: the error names the place in each of them.
+HOW_TO_SHOW = (
+    "jq-ctl and jq-worker: environment variable JQ_API_KEY; JobQueue: api_key=...;"
+    " HTTP: Authorization: Bearer ..."
+)
 MAX_TOKEN_BYTES = 8 * 1024
 LEEWAY = 10.0  # seconds that clocks may differ
 _MAX_NAME = 200
@@ -52,17 +57,17 @@ class TokenVerifier:
             raise Unauthenticated(f"the token is larger than {MAX_TOKEN_BYTES} bytes")
         parts = token.encode("ascii", "replace").split(b".")
         if len(parts) != 3:
-            raise _not_valid()
+            raise not_valid()
         header, body, signature = parts
         algorithm = _document(header).get("alg")
         # The list decides, never the token: so there is no "none", and no public key as a secret.
         if not isinstance(algorithm, str) or algorithm not in self._algorithms:
-            raise _not_valid()
+            raise not_valid()
         if "crit" in _document(header):
-            raise _not_valid()
+            raise not_valid()
         expected = hmac.new(self._secret, header + b"." + body, ALGORITHMS[algorithm]).digest()
         if not hmac.compare_digest(expected, _decode(signature)):
-            raise _not_valid()
+            raise not_valid()
         return self._caller(_document(body))
 
     def _caller(self, claims: dict[str, Any]) -> Caller:
@@ -102,20 +107,21 @@ def _document(part: bytes) -> dict[str, Any]:
     try:
         document = json.loads(_decode(part))
     except (ValueError, RecursionError):
-        raise _not_valid() from None
+        raise not_valid() from None
     if not isinstance(document, dict):
-        raise _not_valid()
+        raise not_valid()
     return document
 
 
 def _decode(part: bytes) -> bytes:
     if not _ALPHABET.issuperset(part):
-        raise _not_valid()
+        raise not_valid()
     try:
         return base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
     except binascii.Error:
-        raise _not_valid() from None
+        raise not_valid() from None
 
 
-def _not_valid() -> Unauthenticated:
-    return Unauthenticated("the credential is not valid")
+def not_valid() -> Unauthenticated:
+    """What to raise for a key or token that nobody has, without a word about why."""
+    return Unauthenticated(f"the credential is not valid ({HOW_TO_SHOW})")

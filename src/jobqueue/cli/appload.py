@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from jobqueue.core.errors import InvalidArgument
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 def load_attribute(reference: str, field: str = "--app") -> Any:
     """Import ``module:attribute``, with the current folder on the path.
 
-    A mistake in the reference is the user's; an error inside the module is shown as it is.
+    A mistake in the reference is the user's; an error inside the module is shown with the lines
+    that led to it.
     """
     module_name, sep, attribute = reference.partition(":")
     if not sep or not module_name or not attribute:
@@ -30,16 +32,19 @@ def load_attribute(reference: str, field: str = "--app") -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(missing + "."):
+            hint = ""
+            if module_name.endswith(".py"):
+                hint = f"; write {module_name.removesuffix('.py')}:{attribute}"
             raise InvalidArgument(
-                field, f"there is no module {missing!r} (looked in {here} and the Python path)"
+                field,
+                f"there is no module {missing!r} (looked in {here} and the Python path){hint}",
             ) from None
         raise InvalidArgument(
-            field, f"{module_name} needs the module {missing!r}, which is not installed"
+            field,
+            f"{module_name} needs the module {missing!r}, which is not installed{_lines(error)}",
         ) from error
     except (Exception, SystemExit) as error:
-        raise InvalidArgument(
-            field, f"importing {module_name} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise InvalidArgument(field, f"importing {module_name} failed: {_told(error)}") from error
     found: Any = module
     for part in attribute.split("."):
         try:
@@ -47,6 +52,25 @@ def load_attribute(reference: str, field: str = "--app") -> Any:
         except AttributeError:
             raise InvalidArgument(field, f"{module_name} has no {attribute!r}") from None
     return found
+
+
+def _told(error: BaseException) -> str:
+    """An error of the user's module: what it is, and the file and line of it."""
+    if isinstance(error, SyntaxError):  # its own text has the place
+        *place, named = traceback.format_exception_only(error)
+        return named.rstrip() + "\n" + "".join(place).rstrip() + _lines(error)
+    return f"{type(error).__name__}: {error}{_lines(error)}"
+
+
+def _lines(error: BaseException) -> str:
+    """The lines that led to it, without those of the import system."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen importlib")
+        and frame.filename not in (__file__, importlib.__file__)
+    ]
+    return "".join(["\n", *traceback.format_list(frames)]).rstrip()
 
 
 def load_app(reference: str, field: str = "--app") -> JobQueue:

@@ -13,7 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
-from jobqueue.cli.program import VersionOption, examples, run_program
+from jobqueue.cli.display import note
+from jobqueue.cli.help_types import name_types
+from jobqueue.cli.program import VersionOption, examples, run_program, wants_json
 from jobqueue.cli.session import (
     Format,
     OutputOption,
@@ -23,6 +25,7 @@ from jobqueue.cli.session import (
     choose_url,
 )
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
+from jobqueue.cli.version import version_text
 
 
 class _Commands(TyperGroup):
@@ -31,13 +34,18 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _IMPORTED_LATE:
             return super().get_command(ctx, cmd_name)
-        return typer.main.get_command(import_module(_IMPORTED_LATE[cmd_name]).app)
+        return name_types(typer.main.get_command(import_module(_IMPORTED_LATE[cmd_name]).app))
 
 
 def _named_only() -> None:
     """Stands for a command that is not imported, in lists of names."""
 
 
+# Those that jq-ctl reads itself.
+_VARIABLES = frozenset(
+    {"JQ_API_KEY", "JQ_COMMIT", "JQ_DB_PASSWORD", "JQ_REDIS_PASSWORD", "JQ_REDIS_URL",
+     "JQ_TLS_CA", "JQ_TLS_CERT", "JQ_TLS_KEY", "JQ_URL"}
+)  # fmt: skip
 _IMPORTED_LATE = {
     "events": "jobqueue.cli.ctl_events",
     "replay": "jobqueue.cli.ctl_replay",
@@ -113,10 +121,29 @@ def root(
     )
 
 
+def _warn_of_variables(args: Sequence[str]) -> None:
+    """Tell people of misspelt variables. Programs read stderr, and ``up`` tells of all settings."""
+    if wants_json(args) or {"up", "--help", "--version"} & set(args):
+        return
+    if all(name in _VARIABLES for name in os.environ if name.startswith("JQ_")):
+        return
+    from jobqueue import config  # takes long to import, and is needed for nothing else
+
+    for warning in config.environment_warnings(os.environ):
+        note(f"warning: {warning}")
+
+
+@app.command("version")
+def version_command() -> None:
+    """Print the version and the commit of this program; `status` shows the server's."""
+    typer.echo(version_text())
+
+
 def run(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
     # Errors reach people as exceptions; a library's log lines would only be in the way.
     logging.getLogger().addHandler(logging.NullHandler())
+    _warn_of_variables(sys.argv[1:] if argv is None else argv)
     return run_program(app, "jq-ctl", argv)
 
 

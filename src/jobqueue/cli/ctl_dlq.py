@@ -3,90 +3,184 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import typer
 
-from jobqueue.cli.ctl_job import show_pages
-from jobqueue.cli.display import counted, note, print_json, progress
+from jobqueue.cli.asking import YesOption, ask, is_asked
+from jobqueue.cli.ctl_job import LimitOption, show_jobs
+from jobqueue.cli.display import counted, note, print_json, progress, staying
+from jobqueue.cli.moments import parse_moment
 from jobqueue.cli.program import EXIT_CODES, clean, examples
 from jobqueue.cli.session import OutputOption, Session, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, InvalidArgument, JobQueueError
 from jobqueue.core.ids import parse_job_id
-from jobqueue.core.job import JobQuery
-from jobqueue.core.lifecycle import State
+from jobqueue.core.job import JobQuery, RetryQuery
+from jobqueue.core.lifecycle import DEATHS, State, parse_deaths
 
 app = typer.Typer(help="Look at dead letters and replay them.", no_args_is_help=True)
-_PAGE = 100
+_ERRORS_SHOWN = 5
+_ERRORS_KEPT = 1_000
+_REASONS = f"FAILURES, ALL, or of {', '.join(sorted(DEATHS))}; separated by commas"
+
+TypeOption = Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")]
+ErrorOption = Annotated[
+    str, typer.Option(metavar="TEXT", help="Only those whose error has this text in it.")
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only those given up since: 2h (ago), 2030-01-31T12:00."),
+]
+UntilOption = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Only those given up before that time.")
+]
 
 
-@app.command("list", epilog=examples("jq-ctl dlq list", "jq-ctl dlq list --queue mail -o json"))
+@app.command("list", epilog=examples(
+    "jq-ctl dlq list",
+    "jq-ctl dlq list --queue mail --reason FAILURES --since 2h -o json",
+))  # fmt: skip
 def list_dead(
     context: typer.Context,
     queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Jobs on a page.")] = 20,
+    type_: TypeOption = None,
+    reason: Annotated[
+        str | None, typer.Option(help=f"Only those given up for: {_REASONS}.")
+    ] = None,
+    error: ErrorOption = "",
+    since: SinceOption = None,
+    until: UntilOption = None,
+    limit: LimitOption = None,
     page_token: Annotated[str, typer.Option(help="Where the page begins: from the last one.")] = "",
     output: OutputOption = None,
 ) -> None:
     """List dead-lettered jobs, newest first, with why."""
-    query = JobQuery(queue=queue, states=(State.DEAD_LETTERED,), limit=limit, page_token=page_token)
-    show_pages(session(context), query, dead_letters=True)
+    query = JobQuery(
+        queue=queue,
+        states=(State.DEAD_LETTERED,),
+        type=type_,
+        reasons=() if reason is None else parse_deaths([reason], "--reason"),
+        error=error,
+        since=parse_moment(since, "--since"),
+        until=parse_moment(until, "--until"),
+        page_token=page_token,
+    )
+    show_jobs(session(context), query, limit, dead_letters=True)
 
 
 @app.command(epilog=examples(
     "jq-ctl dlq retry 3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11",
-    "jq-ctl dlq retry --all --queue mail",
+    "jq-ctl dlq retry --all --queue mail --error 'connection refused' --since 2h",
+    "jq-ctl dlq retry --all --reason CANCELLED --dry-run",
 ))  # fmt: skip
 def retry(
     context: typer.Context,
     job_ids: Annotated[
         list[str] | None, typer.Argument(metavar="[JOB_ID]...", help="The jobs.")
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every dead letter.")] = False,
-    queue: Annotated[str | None, typer.Option(help="With --all: of this queue only.")] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Every dead letter that the other options leave.")
+    ] = False,
+    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    type_: TypeOption = None,
+    reason: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Only those given up for: {_REASONS}. Without it FAILURES: not what was"
+            " cancelled, expired, or dropped with its queue.",
+        ),
+    ] = None,
+    error: ErrorOption = "",
+    since: SinceOption = None,
+    until: UntilOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, change nothing.")] = False,
+    yes: YesOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Send dead letters back to PENDING, with their retries counted anew."""
+    """Send dead letters back to PENDING, with their retries counted anew.
+
+    With --all it asks first on a terminal, and says how many jobs it would send back.
+    """
     chosen = session(context)
     if bool(job_ids) == all_:
         raise InvalidArgument("JOB_ID", "give either job ids or --all")
-    if queue is not None and not all_:
-        raise InvalidArgument("--queue", "goes with --all only")
-    wanted = [parse_job_id(job_id) for job_id in job_ids or ()]
-    errors = _Errors()
-
-    async def work(backend: Backend) -> int:
-        if all_:
-            return await _retry_all(chosen, backend, queue, errors)
-        return await _retry_some(chosen, backend, wanted, errors)
-
-    count = chosen.converse(work)
-    if chosen.json:
-        print_json({"retried": count, "errors": errors.found})
+    if all_:
+        query = RetryQuery(
+            queue=queue,
+            type=type_,
+            error=error,
+            since=parse_moment(since, "--since"),
+            until=parse_moment(until, "--until"),
+        )
+        if reason is not None:
+            query.reasons = parse_deaths([reason], "--reason")
+        done = _retry_all(chosen, query, dry_run=dry_run, yes=yes)
+        if reason is None and done.looked_at and not done.matched:
+            note("Only failures are retried; --reason ALL takes cancelled and expired jobs, too.")
     else:
-        typer.echo(f"{counted(count, 'job')} sent back to PENDING")
-    if errors.first is not None:
-        raise typer.Exit(EXIT_CODES[errors.first])
+        _only_with_all(queue=queue, type=type_, reason=reason, error=error, since=since,
+                       until=until, dry_run=dry_run)  # fmt: skip
+        wanted = [parse_job_id(job_id) for job_id in job_ids or ()]
+        done = chosen.converse(lambda backend: _retry_some(chosen, backend, wanted))
+    _tell(chosen, done, dry_run=dry_run)
+    if done.code is not None:
+        raise typer.Exit(EXIT_CODES[done.code])
 
 
-class _Errors:
-    """What went wrong, job by job."""
-
-    def __init__(self) -> None:
-        self.first: Code | None = None
-        self.found: list[dict[str, str]] = []
-
-    def add(self, job_id: str, error: JobQueueError, *, silent: bool) -> None:
-        self.first = self.first or error.code
-        self.found.append({"job_id": job_id, "code": error.code, "message": error.message})
-        if not silent:
-            note(f"error: {job_id}: {clean(error.message)}")
+def _only_with_all(**options: object) -> None:
+    for name, value in options.items():
+        if value:
+            raise InvalidArgument(f"--{name.replace('_', '-')}", "goes with --all only")
 
 
-async def _retry_some(
-    chosen: Session, backend: Backend, job_ids: list[str], errors: _Errors
-) -> int:
+@dataclass(slots=True)
+class _Done:
+    """What was done to how many, and what went wrong, job by job."""
+
+    looked_at: int = 0
+    matched: int = 0
+    retried: int = 0
+    refused: int = 0
+    code: Code | None = None  # of the first error
+    errors: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def stayed(self) -> int:
+        """Dead letters that are still there."""
+        return self.looked_at - self.retried
+
+    def add(self, job_id: str, code: Code, message: str, *, silent: bool) -> None:
+        self.refused += 1
+        self.code = self.code or code
+        if len(self.errors) < _ERRORS_KEPT:
+            self.errors.append({"job_id": job_id, "code": code, "message": message})
+        if not silent and self.refused <= _ERRORS_SHOWN:
+            note(f"error: {job_id}: {clean(message)}")
+        elif not silent and self.refused == _ERRORS_SHOWN + 1:
+            note("error: there are more; --output json names them")
+
+
+def _tell(chosen: Session, done: _Done, *, dry_run: bool) -> None:
+    if chosen.json:
+        print_json({
+            "matched": done.matched,
+            "retried": done.retried,
+            "stayed": done.stayed,
+            "refused": done.refused,
+            "errors": done.errors,
+        })  # fmt: skip
+    elif dry_run:
+        others = done.looked_at - done.matched
+        more = f"; {counted(others, 'dead letter')} would stay behind" if others else ""
+        typer.echo(f"{counted(done.matched, 'job')} would be sent back to PENDING{more}")
+    else:
+        more = f"; {staying(done.stayed)}" if done.stayed else ""
+        typer.echo(f"{counted(done.retried, 'job')} sent back to PENDING{more}")
+
+
+async def _retry_some(chosen: Session, backend: Backend, job_ids: list[str]) -> _Done:
     async def one(job_id: str) -> JobQueueError | None:
         try:
             await backend.retry(job_id)
@@ -95,27 +189,54 @@ async def _retry_some(
         return None
 
     outcomes = await chosen.within(asyncio.gather(*map(one, job_ids)))
+    done = _Done(matched=len(job_ids), retried=outcomes.count(None))
+    done.looked_at = done.retried  # of others, nothing is known
     for job_id, error in zip(job_ids, outcomes, strict=True):
         if error is not None:
-            errors.add(job_id, error, silent=chosen.json)
-    return outcomes.count(None)
+            done.add(job_id, error.code, error.message, silent=chosen.json)
+    return done
 
 
-async def _retry_all(chosen: Session, backend: Backend, queue: str | None, errors: _Errors) -> int:
-    if queue is None:
+def _retry_all(chosen: Session, query: RetryQuery, *, dry_run: bool, yes: bool) -> _Done:
+    if dry_run or is_asked(yes):
+        counting = replace(query, dry_run=True)
+        seen = chosen.converse(lambda backend: _walk(chosen, backend, counting, "Counting"))
+        if dry_run or not seen.matched:
+            return seen
+        others = seen.looked_at - seen.matched
+        stay = f" {staying(others, 'other')}." if others else ""
+        where = f" of queue {query.queue}" if query.queue else ""
+        ask(
+            f"{counted(seen.matched, 'job')}{where} will be sent back to PENDING"
+            f" ({', '.join(query.reasons)}).{stay}"
+        )
+    return chosen.converse(lambda backend: _walk(chosen, backend, query, "Retrying"))
+
+
+async def _walk(chosen: Session, backend: Backend, query: RetryQuery, label: str) -> _Done:
+    """Page by page, newest first. The token is a place in the order of jobs: what is replayed
+    shifts nothing, and a job that fails again behind us is not met twice."""
+    if query.queue is None:
         figures = await chosen.within(backend.list_queues())
     else:
-        figures = [await chosen.within(backend.queue_stats(queue))]
+        figures = [await chosen.within(backend.queue_stats(query.queue))]
     total = sum(stats.depth.get(State.DEAD_LETTERED, 0) for stats in figures)
-    query = JobQuery(queue=queue, states=(State.DEAD_LETTERED,), limit=_PAGE)
-    count = 0
-    with progress("Retrying", total) as bar:
-        while True:
-            # The token is a place in the order of jobs: what is replayed shifts nothing, and a
-            # job that fails again behind us is not met twice.
-            page = await chosen.within(backend.list_jobs(query))
-            count += await _retry_some(chosen, backend, [job.id for job in page.jobs], errors)
-            bar.advance(len(page.jobs))
-            query.page_token = page.next_page_token
-            if not page.next_page_token:
-                return count
+    done = _Done()
+    ended = False
+    try:
+        with progress(label, total) as bar:
+            while not ended:
+                page = await chosen.within(backend.retry_dead_letters(query))
+                done.looked_at += page.looked_at
+                done.matched += page.matched
+                done.retried += page.retried
+                for one in page.refused:
+                    done.add(one.job_id, Code.CONFLICT, one.message, silent=chosen.json)
+                bar.advance(page.looked_at)
+                query.page_token = page.next_page_token
+                ended = not page.next_page_token
+    finally:
+        if not ended and done.retried:  # an error, or Ctrl-C
+            so_far = counted(done.retried, "job")
+            note(f"{so_far} sent back to PENDING so far; the same command goes on with the rest")
+    return done

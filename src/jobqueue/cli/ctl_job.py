@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from jobqueue.cli import ctl_submit
+from jobqueue.cli.asking import YesOption, ask, is_asked
 from jobqueue.cli.display import (
     NONE,
-    content,
+    content_for_people,
     local_time,
     note,
     on_terminal,
@@ -22,15 +24,21 @@ from jobqueue.cli.documents import event_document, job_document
 from jobqueue.cli.program import clean, examples
 from jobqueue.cli.session import OutputOption, Session, session
 from jobqueue.core.api import Backend
-from jobqueue.core.errors import JobFailed
+from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed
 from jobqueue.core.ids import parse_job_id
-from jobqueue.core.job import Event, Job, JobQuery, Page
-from jobqueue.core.lifecycle import State, parse_state
+from jobqueue.core.job import MAX_PAGE, Event, Job, JobQuery, Page
+from jobqueue.core.lifecycle import TERMINAL, State, parse_state
 
 app = typer.Typer(help="Submit jobs, look at them, act on them.", no_args_is_help=True)
 app.command("submit", epilog=ctl_submit.EXAMPLES)(ctl_submit.submit)
 
 JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="The job's id.")]
+LimitOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Show so many, and no more. Without it: 20, and on a terminal page by page."
+    ),
+]
 _STATES = ", ".join(state.name for state in State)
 _ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
 
@@ -73,7 +81,10 @@ def show_job(job: Job, chosen: Session) -> None:
         ("Error", job.error),
     ]
     fields += [(name, value) for name, value in optional if value]
-    fields += [("Payload", content(job.payload)), ("Result", content(job.result))]
+    fields += [
+        ("Payload", content_for_people(job.payload)),
+        ("Result", content_for_people(job.result)),
+    ]
     print_fields(fields)
 
 
@@ -87,7 +98,13 @@ def logs(context: typer.Context, job_id: JobId, output: OutputOption = None) -> 
         print_json({"job_id": wanted, "events": [event_document(event) for event in events]})
         return
     headers = ("#", "TIME", "FROM", "TO", "REASON", "ATTEMPT", "WORKER", "DETAIL")
-    print_table(headers, [_event_row(event) for event in events], "There are no events.")
+    print_table(
+        headers,
+        [_event_row(event) for event in events],
+        "There are no events.",
+        spare=("FROM", "ATTEMPT", "WORKER", "DETAIL", "REASON"),
+        elastic="DETAIL",
+    )
 
 
 def _event_row(event: Event) -> list[str]:
@@ -99,7 +116,7 @@ def _event_row(event: Event) -> list[str]:
         event.reason.value,
         str(event.attempt),
         event.worker_id or NONE,
-        _short(event.detail) or NONE,
+        _first_line(event.detail) or NONE,
     ]
 
 
@@ -114,28 +131,51 @@ def list_jobs(
         str, typer.Option(help=f"Only jobs in these states, separated by commas: {_STATES}.")
     ] = "",
     type_: Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Jobs on a page.")] = 20,
+    limit: LimitOption = None,
     page_token: Annotated[str, typer.Option(help="Where the page begins: from the last one.")] = "",
     output: OutputOption = None,
 ) -> None:
     """List jobs, newest first."""
     states = tuple(parse_state(name, "--status") for name in status.split(",") if name.strip())
-    query = JobQuery(queue=queue, states=states, type=type_, limit=limit, page_token=page_token)
-    show_pages(session(context), query)
+    query = JobQuery(queue=queue, states=states, type=type_, page_token=page_token)
+    show_jobs(session(context), query, limit)
 
 
-def show_pages(chosen: Session, query: JobQuery, *, dead_letters: bool = False) -> None:
-    """Print a page; a person at a terminal may go on to the next."""
+def show_jobs(
+    chosen: Session, query: JobQuery, limit: int | None, *, dead_letters: bool = False
+) -> None:
+    """Print as many jobs as were asked for; without a number a person may page through all."""
+    if limit is not None and limit > MAX_PAGE:
+        raise InvalidArgument("--limit", f"must be 1 to {MAX_PAGE}")
 
     async def pages(backend: Backend) -> None:
         while True:
-            page = await chosen.within(backend.list_jobs(query))
+            page = await _read_page(chosen, backend, query, limit or query.limit)
             _print_page(chosen, page, dead_letters=dead_letters)
             query.page_token = page.next_page_token
-            if chosen.json or not page.next_page_token or not _next_page_wanted(query):
+            if chosen.json or not page.next_page_token:
+                return
+            if limit is not None or not (on_terminal() and sys.stdin.isatty()):
+                if not on_terminal():
+                    note(f"There are more: add --page-token {query.page_token}")
+                return
+            if not _next_page_wanted():
                 return
 
     chosen.converse(pages)
+
+
+async def _read_page(chosen: Session, backend: Backend, query: JobQuery, limit: int) -> Page:
+    """A page of the size that was asked for: large jobs come in several shorter ones."""
+    whole = Page([])
+    asked = replace(query, limit=limit)
+    while True:
+        page = await chosen.within(backend.list_jobs(asked))
+        whole.jobs += page.jobs
+        whole.next_page_token = asked.page_token = page.next_page_token
+        asked.limit = limit - len(whole.jobs)
+        if asked.limit < 1 or not page.next_page_token:
+            return whole
 
 
 def _print_page(chosen: Session, page: Page, *, dead_letters: bool) -> None:
@@ -151,20 +191,23 @@ def _print_page(chosen: Session, page: Page, *, dead_letters: bool) -> None:
         row = [job.id, job.queue, job.type or NONE, job.state.name, str(job.priority),
                f"{job.retry_count}/{job.max_retries}", local_time(job.created_at)]  # fmt: skip
         if dead_letters:
-            row[3:5] = [job.reason.value, _short(job.error) or NONE]
+            row[3:5] = [job.reason.value, _first_line(job.error) or NONE]
         rows.append(row)
-    print_table(headers, rows, "There are no such jobs.")
+    print_table(
+        headers,
+        rows,
+        "There are no such jobs.",
+        spare=("RETRIES", "PRIO", "CREATED", "QUEUE", "REASON", "TYPE"),
+        elastic="ERROR",
+    )
 
 
-def _short(text: str, limit: int = 60) -> str:
-    line = text.strip().split("\n")[0]
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+def _first_line(text: str) -> str:
+    """Of an error: its message, without where it was raised."""
+    return text.strip().partition("\n")[0]
 
 
-def _next_page_wanted(query: JobQuery) -> bool:
-    if not (on_terminal() and sys.stdin.isatty()):
-        note(f"There are more: add --page-token {query.page_token}")
-        return False
+def _next_page_wanted() -> bool:
     answer = typer.prompt("Enter for the next page, q to stop", default="", show_default=False)
     return not answer.lower().startswith("q")
 
@@ -175,15 +218,17 @@ def cancel(context: typer.Context, job_id: JobId, output: OutputOption = None) -
     chosen = session(context)
     wanted = parse_job_id(job_id)
     answer = chosen.call(lambda backend: backend.cancel(wanted))
+    if answer.already_terminal:
+        raise Conflict(
+            f"job {wanted} is {answer.state.name}; only jobs that have not ended can be cancelled"
+        )
     if chosen.json:
         print_json({
             "job_id": wanted,
             "status": answer.state.name,
             "cancel_requested": answer.requested,
-            "already_terminal": answer.already_terminal,
+            "already_terminal": False,
         })  # fmt: skip
-    elif answer.already_terminal:
-        typer.echo(f"Job {wanted} had ended already: {answer.state.name}")
     elif answer.requested:
         typer.echo(f"Job {wanted} is running; its worker was asked to stop it")
     else:
@@ -203,10 +248,17 @@ def retry(context: typer.Context, job_id: JobId, output: OutputOption = None) ->
 
 
 @app.command(epilog=examples(f"jq-ctl job delete {_ID}"))
-def delete(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
-    """Remove a job that has ended, with its history, for good."""
+def delete(
+    context: typer.Context, job_id: JobId, yes: YesOption = False, output: OutputOption = None
+) -> None:
+    """Remove a job that has ended, with its history, for good. It asks first on a terminal."""
     chosen = session(context)
     wanted = parse_job_id(job_id)
+    if is_asked(yes):
+        job = chosen.call(lambda backend: backend.get(wanted))
+        if job.state in TERMINAL:  # otherwise it is refused anyway
+            what = f"{job.state.name}, queue {job.queue}{f', {job.type}' if job.type else ''}"
+            ask(f"Job {wanted} ({what}) and its history will be removed for good.")
     chosen.call(lambda backend: backend.delete_job(wanted))
     if chosen.json:
         print_json({"job_id": wanted, "deleted": True})

@@ -69,4 +69,10 @@ def _print(one: State) -> None:
     remark = _CONDITIONS[one.condition]
     hint = f": {remark}; `jq-ctl down --folder {one.folder}` cleans up" if remark else ""
     typer.echo(clean(f"{one.topology} in {one.folder} is {one.condition}{hint}"))
-    print_table(fleet.HEADERS, [fleet.cells(row) for row in one.rows], "")
+    print_table(
+        fleet.HEADERS,
+        [fleet.cells(row) for row in one.rows],
+        "",
+        spare=("LAST LINE", "ROLE", "RESTARTS", "UPTIME", "PID"),
+        elastic="LAST LINE",
+    )

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from jobqueue.cli.display import NONE, counted, duration, print_fields, print_json, print_table
+from jobqueue.cli.asking import YesOption, ask, is_asked
+from jobqueue.cli.display import (
+    NONE,
+    counted,
+    duration,
+    print_fields,
+    print_json,
+    print_table,
+    staying,
+)
 from jobqueue.cli.documents import queue_document
 from jobqueue.cli.program import examples
 from jobqueue.cli.session import OutputOption, session
@@ -87,23 +96,45 @@ def parse_weights(text: str) -> dict[int, int] | None:
     return weights or None
 
 
-@app.command(epilog=examples("jq-ctl queue delete mail", "jq-ctl queue delete mail --force"))
+@app.command(epilog=examples("jq-ctl queue delete mail", "jq-ctl queue delete mail --force --yes"))
 def delete(
     context: typer.Context,
     name: Name,
     force: Annotated[
         bool, typer.Option("--force", help="Dead-letter its unfinished jobs first.")
     ] = False,
+    yes: YesOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Delete an empty queue, or by force one with unfinished jobs."""
+    """Delete an empty queue, or by force one with unfinished jobs.
+
+    It asks first on a terminal. Jobs that have ended stay, and can be looked at; dead letters
+    can be retried when there is a queue of that name again.
+    """
     chosen = session(context)
+    before = chosen.call(lambda backend: backend.queue_stats(name))
+    dead = before.depth.get(State.DEAD_LETTERED, 0)
+    if is_asked(yes) and (force or not before.unfinished):  # otherwise it is refused anyway
+        parts = [f"Queue {name} will be deleted."]
+        if before.unfinished:
+            become = "becomes a dead letter" if before.unfinished == 1 else "become dead letters"
+            parts.append(f"{counted(before.unfinished, 'unfinished job')} {become}.")
+        if dead:
+            parts.append(f"{staying(dead)}.")
+        ask(" ".join(parts))
     dropped = chosen.call(lambda backend: backend.delete_queue(name, force=force))
     if chosen.json:
-        print_json({"name": name, "deleted": True, "dead_lettered": dropped})
-    else:
-        more = f"; {counted(dropped, 'unfinished job')} dead-lettered" if dropped else ""
-        typer.echo(f"Queue {name} is deleted{more}")
+        print_json({
+            "name": name,
+            "deleted": True,
+            "dead_lettered": dropped,
+            "dead_letters": dead + dropped,
+        })  # fmt: skip
+        return
+    more = f"; {counted(dropped, 'unfinished job')} dead-lettered" if dropped else ""
+    if dead:
+        more += f"; {staying(dead)}"
+    typer.echo(f"Queue {name} is deleted{more}")
 
 
 @app.command("list", epilog=examples("jq-ctl queue list", "jq-ctl queue list --output json"))
@@ -129,7 +160,12 @@ def print_depths(queues: list[QueueStats]) -> None:
         ]
         for stats in queues
     ]
-    print_table(headers, rows, "There are no queues.")
+    print_table(
+        headers,
+        rows,
+        "There are no queues.",
+        spare=("PROCESSED", "ASSIGNED", "DONE", "FAILED", "RUNNING", "DEAD_LETTERED", "PENDING"),
+    )
 
 
 @app.command(epilog=examples("jq-ctl queue stats default"))

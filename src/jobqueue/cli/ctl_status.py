@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import typer
 
 from jobqueue.cli.ctl_queue import print_depths
@@ -13,20 +11,15 @@ from jobqueue.cli.program import EXIT_CODES, examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, DeadlineExceeded, JobQueueError, Unavailable
-from jobqueue.core.job import ComponentHealth, Health, QueueStats, WorkerStatus
+from jobqueue.core.job import ComponentHealth, Health, WorkerStatus
+from jobqueue.core.overview import Overview, overview
 from jobqueue.redaction import redact
 
 EXAMPLES = examples("jq-ctl status", "jq-ctl --server 10.0.0.5:50051 status --output json")
 NOT_CONFIGURED = "not configured"
+_NO_SERVER = "not used: the store is opened directly"
 # What an operator asks about, and the component of the server's answer that tells.
 _PARTS = {"DB": ("db", "store", "database"), "Redis": ("redis",), "Kafka": ("kafka",)}
-
-
-@dataclass(slots=True)
-class _View:
-    health: Health
-    queues: list[QueueStats]
-    workers: dict[str, int]  # by status
 
 
 def status(context: typer.Context, output: OutputOption = None) -> None:
@@ -34,13 +27,8 @@ def status(context: typer.Context, output: OutputOption = None) -> None:
     chosen = session(context)
     shown_url = redact(chosen.url)
 
-    async def work(backend: Backend) -> _View:
-        health = await backend.health()
-        queues = await backend.list_queues()
-        counts = dict.fromkeys((one.value for one in WorkerStatus), 0)
-        for worker in await backend.list_workers():
-            counts[worker.status.value] += 1
-        return _View(health, queues, counts)
+    async def work(backend: Backend) -> Overview:
+        return await overview(backend, chosen.timeout)
 
     try:
         view = chosen.call(work)
@@ -51,7 +39,7 @@ def status(context: typer.Context, output: OutputOption = None) -> None:
         print_json(_document(shown_url, view))
     else:
         _print(shown_url, view)
-    if not view.health.ok:
+    if view.missing or not view.health.ok:
         raise typer.Exit(EXIT_CODES[Code.UNAVAILABLE])
 
 
@@ -59,30 +47,46 @@ def _say_unreachable(url: str, error: JobQueueError, *, as_json: bool) -> None:
     if as_json:
         print_json({"ok": False, "server": {"url": url, "reachable": False,
                                             "error": error.message}})  # fmt: skip
-    else:
+    elif _is_server(url):
         print_fields([("Server", "unreachable"), ("Address", url), ("Error", error.message)])
+    else:
+        failing = f"failing ({error.message})"
+        print_fields([("Server", _NO_SERVER), ("Address", url), ("DB", failing)])
 
 
-def _document(url: str, view: _View) -> Document:
+def _document(url: str, view: Overview) -> Document:
+    workers = _by_status(view)
     connectivity = {name.lower(): _part(view.health, name) for name in _PARTS}
     return {
         **health_document(view.health),
         "server": {"url": url, "reachable": True},
         "connectivity": connectivity,
-        "workers": view.workers,
-        "active_workers": _active(view),
-        "queues": [queue_document(stats) for stats in view.queues],
+        "workers": workers,
+        "active_workers": None if workers is None else _active(workers),
+        "queues": None if view.queues is None else [queue_document(one) for one in view.queues],
+        "missing": view.missing,
     }
 
 
-def _active(view: _View) -> int:
-    return sum(n for name, n in view.workers.items() if name != WorkerStatus.OFFLINE.value)
+def _by_status(view: Overview) -> dict[str, int] | None:
+    if view.workers is None:
+        return None
+    counts = dict.fromkeys((one.value for one in WorkerStatus), 0)
+    for worker in view.workers:
+        counts[worker.status.value] += 1
+    return counts
+
+
+def _active(workers: dict[str, int]) -> int:
+    return sum(n for name, n in workers.items() if name != WorkerStatus.OFFLINE.value)
+
+
+def _is_server(url: str) -> bool:
+    return url.startswith(("grpc:", "grpcs:"))
 
 
 def _server(url: str, health: Health) -> str:
-    if not url.startswith(("grpc:", "grpcs:")):
-        return "not used: the store is opened directly"
-    return health.status
+    return health.status if _is_server(url) else _NO_SERVER
 
 
 def _state(health: Health, component: ComponentHealth) -> str:
@@ -97,10 +101,20 @@ def _part(health: Health, name: str) -> str:
         if component.name.lower() in _PARTS[name]:
             state = _state(health, component)
             return f"{state} ({component.detail})" if component.detail else state
+    if name == "Redis":
+        for component in health.components:
+            if component.name == "database" and component.detail.lower().startswith("redis"):
+                return f"{_state(health, component)} (keeps the jobs: see DB)"
     return NOT_CONFIGURED
 
 
-def _print(url: str, view: _View) -> None:
+def _other(health: Health, part: ComponentHealth) -> str:
+    if part.name == "leader":
+        return part.detail
+    return _state(health, part) + f" {part.detail}".rstrip()
+
+
+def _print(url: str, view: Overview) -> None:
     known = {alias for aliases in _PARTS.values() for alias in aliases}
     fields = [
         ("Server", _server(url, view.health)),
@@ -109,12 +123,22 @@ def _print(url: str, view: _View) -> None:
     ]
     fields += [(name, _part(view.health, name)) for name in _PARTS]
     fields += [
-        (part.name.capitalize(), _state(view.health, part) + f" {part.detail}".rstrip())
+        (part.name.capitalize(), _other(view.health, part))
         for part in view.health.components
         if part.name.lower() not in known
     ]
-    counts = ", ".join(f"{n} {name.lower()}" for name, n in view.workers.items() if n)
-    fields.append(("Active workers", f"{_active(view)}" + (f" ({counts})" if counts else "")))
+    fields.append(("Active workers", _workers(view)))
+    if view.queues is None:
+        fields.append(("Queues", f"not known ({view.missing['queues']})"))
     print_fields(fields)
-    typer.echo()
-    print_depths(view.queues)
+    if view.queues is not None:
+        typer.echo()
+        print_depths(view.queues)
+
+
+def _workers(view: Overview) -> str:
+    found = _by_status(view)
+    if found is None:
+        return f"not known ({view.missing['workers']})"
+    counts = ", ".join(f"{n} {name.lower()}" for name, n in found.items() if n)
+    return f"{_active(found)}" + (f" ({counts})" if counts else "")

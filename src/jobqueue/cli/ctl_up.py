@@ -13,10 +13,11 @@ from jobqueue.cli import fleet, fleet_view
 from jobqueue.cli.display import note, print_json
 from jobqueue.cli.program import EXIT_INTERRUPTED, examples, run_async
 from jobqueue.cli.session import OutputOption, session
-from jobqueue.cli.setting_flags import SetOption, parse_sets
+from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.topology.layouts import LAYOUTS
 from jobqueue.topology.layouts.layout import Layout
+from jobqueue.topology.layouts.parts import SERVER
 from jobqueue.topology.layouts.plan import Plan
 from jobqueue.topology.layouts.ports import Ports
 from jobqueue.topology.supervisor import background, folders, services, state
@@ -78,14 +79,15 @@ def up(
         int | None, typer.Option(help="How many nodes. Default: 6.", show_default=False)
     ] = None,
     concurrency: Annotated[
-        str | None, typer.Option(metavar="N", help="Jobs that each worker runs at once.")
+        str | None,
+        setting_option("worker.concurrency", about="Jobs that each worker runs at once."),
     ] = None,
     app_reference: Annotated[
         str | None,
         typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The JobQueue with the tasks."),
     ] = None,
     queues: Annotated[
-        str | None, typer.Option(help="Queues to take jobs from, separated by commas; * = all.")
+        str | None, setting_option("worker.queues", about="Queues to take jobs from; * = all.")
     ] = None,
     postgres: Annotated[
         str | None,
@@ -154,7 +156,8 @@ def up(
         nodes=nodes,
     )
     layout = wiring(plan)
-    services.check(layout.services)
+    publishes = any(process.module == SERVER for process in layout.processes)
+    services.check(layout.services, streams=publishes and bool(loaded.settings.kafka.bootstrap))
     for warning in loaded.warnings:
         note(f"warning: {warning}")
     restarts = Restarts(allowed=not no_restart)

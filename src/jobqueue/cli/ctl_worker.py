@@ -42,7 +42,13 @@ def list_workers(
         ]
         for worker in shown
     ]
-    print_table(headers, rows, "There are no workers.")
+    print_table(
+        headers,
+        rows,
+        "There are no workers.",
+        spare=("PID", "HOST", "LAST SEEN", "QUEUES", "JOBS"),
+        elastic="QUEUES",
+    )
 
 
 @app.command(epilog=examples("jq-ctl worker drain host1-4711"))

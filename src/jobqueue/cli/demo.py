@@ -50,12 +50,25 @@ class Pace:
 FAST = Pace(work=(0.0, 0.01), max_retries=1, refresh=0.05, line_every=0.2, limit=30.0)
 
 
-async def handle(ctx: Context, order: int, seconds: float, failures: int) -> dict[str, int]:
-    """Take a while, and fail as often as the order says."""
-    await asyncio.sleep(seconds)
-    if ctx.attempt <= failures:
-        raise RuntimeError(f"order {order}: payment service unreachable")
-    return {"order": order, "attempts": ctx.attempt}
+class Shop:
+    """The task's handler. It notes what it sees, so that the demo can tell."""
+
+    def __init__(self) -> None:
+        self.started: list[int] = []  # orders, as their first attempts began
+        self.retried: list[int] = []  # orders that a retry helped
+
+    async def handle(
+        self, ctx: Context, order: int, seconds: float, failures: int
+    ) -> dict[str, int]:
+        """Take a while, and fail as often as the order says."""
+        if ctx.attempt == 1:
+            self.started.append(order)
+        await asyncio.sleep(seconds)
+        if ctx.attempt <= failures:
+            raise RuntimeError(f"order {order}: payment service unreachable")
+        if ctx.attempt > 1:
+            self.retried.append(order)
+        return {"order": order, "attempts": ctx.attempt}
 
 
 @dataclass(slots=True)
@@ -66,7 +79,9 @@ class Demo:
     console: Console
     pace: Pace
     draw: random.Random
+    shop: Shop
     orders: int = 0
+    seeded: dict[int, int] = field(default_factory=dict)  # order: priority
     began: float = field(default_factory=time.monotonic)
 
     def say(self, text: str = "") -> None:
@@ -95,9 +110,11 @@ class Demo:
 
     async def seed(self) -> None:
         """Fifteen jobs of random priority."""
-        hopeless = self.spec(priority=self.draw.randint(0, 9), failures=_EXHAUST)
-        specs = [self.spec(priority=self.draw.randint(0, 9)) for _ in range(SEEDED - 1)]
-        specs.append(hopeless)
+        specs = [
+            self.spec(priority=self.draw.randint(0, 9), failures=failures)
+            for failures in (_EXHAUST, 1, *[None] * (SEEDED - 2))
+        ]
+        self.seeded = {order: spec.priority for order, spec in enumerate(specs, start=1)}
         for result in await self.backend.submit(specs):
             result.unwrap()
         priorities = " ".join(str(spec.priority) for spec in specs)
@@ -148,11 +165,19 @@ class Demo:
 
     async def sum_up(self, stats: QueueStats) -> None:
         """What became of it all."""
-        dead = await self.backend.list_jobs(JobQuery(states=(State.DEAD_LETTERED,), limit=5))
+        dead = await self.backend.list_jobs(JobQuery(states=(State.DEAD_LETTERED,), limit=1_000))
         seconds = time.monotonic() - self.began
         self.say(f"[bold]Drained[/bold] in {seconds:.1f} s: {stats.depth[State.DONE]} jobs done,"
                  f" {_retries(stats)} retries, {stats.depth[State.DEAD_LETTERED]} dead letters,"
                  f" {stats.error_rate:.0%} of attempts failed")  # fmt: skip
+        order = " ".join(
+            str(self.seeded[order]) for order in self.shop.started if order in self.seeded
+        )
+        self.say(f"   the seeded jobs started in the order of priority: {order}")
+        helped = " ".join(str(order) for order in sorted(self.shop.retried))
+        self.say(
+            f"   {len(self.shop.retried)} jobs failed at first and were retried: orders {helped}"
+        )
         for job in dead.jobs:
             error = job.error.split("\n")[0]
             self.say(f"   dead letter {job.id}: {error} ({job.reason}, {job.attempt} attempts)")
@@ -181,8 +206,9 @@ def _table(stats: QueueStats, seconds: float) -> Table:
 
 
 async def _play(pace: Pace, draw: random.Random) -> int:
+    shop = Shop()
     registry = Registry()
-    registry.add(define(handle, name=_TYPE))
+    registry.add(define(shop.handle, name=_TYPE))
     loaded = config.load(
         flags={
             "profile": "producer",
@@ -196,10 +222,11 @@ async def _play(pace: Pace, draw: random.Random) -> int:
     console = Console(highlight=False)
     await server.start()
     try:
-        demo = Demo(server.backend, console, pace, draw)
+        demo = Demo(server.backend, console, pace, draw, shop)
         demo.say(
             f"jobqueue demo: {loaded.settings.worker.concurrency} workers, capacity"
-            f" {loaded.settings.queue.capacity}, memory store (not durable), {server.http_url}/docs"
+            f" {loaded.settings.queue.capacity}, memory store (not durable);"
+            f" while it runs: {server.http_url}/docs"
         )
         await demo.seed()
         await demo.show_idempotency()

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
 import typer
-from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from jobqueue.cli.documents import as_json
@@ -47,7 +46,9 @@ _STYLES = {
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 86_400
-_GAP = 3  # between the columns of a table
+_GAP = 2  # between the columns of a table
+_GOOD_WIDTH, _LEAST_WIDTH = 32, 12  # of a column that may be cut: with others, and at worst
+_MOST_LINES, _MOST_LETTERS = 24, 2_000  # of a payload or result, for people
 
 
 def style_of(cell: str) -> str:
@@ -65,37 +66,87 @@ def print_json(document: object) -> None:
     typer.echo(json.dumps(document, ensure_ascii=False, indent=2 if on_terminal() else None))
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """Rows under headers; ``empty`` is what is said when there are none, to people only."""
+def print_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    empty: str,
+    *,
+    spare: Sequence[str] = (),
+    elastic: str = "",
+) -> None:
+    """Rows under headers; ``empty`` is what is said when there are none, to people only.
+
+    On a terminal that is too narrow, columns of ``spare`` are left out, the first of them first,
+    and the column ``elastic`` is cut. What is in no such column is always shown as it is.
+    """
     if not rows:
         if on_terminal():
             typer.echo(empty)
         return
     rows = [[clean(cell).replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
-    console = Console()
-    if not on_terminal() or sum(widths) + _GAP * len(widths) > console.width:
-        # Cut or folded cells help nobody: a line that is too long is the terminal's to wrap.
-        _print_columns(widths, headers, rows)
+    widths = {
+        header: max(cell_len(cell) for cell in (header, *(row[n] for row in rows)))
+        for n, header in enumerate(headers)
+    }
+    console = Console(soft_wrap=True, highlight=False)
+    if not on_terminal():
+        _print_columns(console, headers, rows, widths)
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for index, header in enumerate(headers):
-        numeric = all(row[index].isdigit() for row in rows)
-        table.add_column(header, justify="right" if numeric else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    console.print(table)
+    shown = _fitting(widths, console.width, spare, elastic)
+    _print_columns(console, headers, rows, shown)
+    hidden = [header for header in headers if header not in shown]
+    if hidden:
+        words = f"No room for {', '.join(hidden)}; --output json has all."
+        console.print(Text(words, "dim"), soft_wrap=False)
+
+
+def _fitting(
+    widths: Mapping[str, int], space: int, spare: Sequence[str], elastic: str
+) -> dict[str, int]:
+    """The columns that find room, the more important ones first, with their widths."""
+    least = dict(widths)
+    if elastic in least:
+        least[elastic] = min(least[elastic], _GOOD_WIDTH)
+    chosen = {header for header in widths if header not in spare}
+
+    def taken() -> int:
+        return sum(least[header] + _GAP for header in chosen) - _GAP
+
+    for header in reversed([header for header in spare if header in widths]):
+        chosen.add(header)
+        if taken() > space:
+            chosen.discard(header)
+    if elastic in chosen:
+        room = least[elastic] + space - taken()
+        least[elastic] = min(widths[elastic], max(_LEAST_WIDTH, room))
+    return {header: least[header] for header in widths if header in chosen}
 
 
 def _print_columns(
-    widths: Sequence[int], headers: Sequence[str], rows: Sequence[Sequence[str]]
+    console: Console,
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    shown: Mapping[str, int],
 ) -> None:
-    console = Console(soft_wrap=True, highlight=False)
+    """The columns of ``shown``; numbers are at the right on a terminal, as people add them up."""
+    numeric = {
+        header
+        for n, header in enumerate(headers)
+        if on_terminal() and all(row[n].isdigit() for row in rows)
+    }
     for number, row in enumerate([headers, *rows]):
         line = Text()
-        for cell, width in zip(row, widths, strict=True):
-            line.append(cell, style="bold" if number == 0 else _STYLES.get(cell, ""))
-            line.append(" " * (width - len(cell) + 2))
+        for header, cell in zip(headers, row, strict=True):
+            if header not in shown:
+                continue
+            width = shown[header]
+            text = set_cell_size(cell, width - 1) + "…" if cell_len(cell) > width else cell
+            room = " " * (width - cell_len(text))
+            style = "bold" if number == 0 else _STYLES.get(cell, "")
+            line.append(room if header in numeric else "")
+            line.append(text, style=style)
+            line.append("" if header in numeric else room)
+            line.append(" " * _GAP)
         line.rstrip()
         console.print(line)
 
@@ -135,6 +186,17 @@ def content(data: bytes | None, *, pretty: bool = True) -> str:
         return f"{len(data)} bytes: {shown}{' …' if len(data) > len(data[:64]) else ''}"
 
 
+def content_for_people(data: bytes | None) -> str:
+    """The same, cut on a terminal when it is long."""
+    text = content(data)
+    if data is None or not on_terminal():
+        return text
+    lines = text[:_MOST_LETTERS].split("\n")
+    if len(text) <= _MOST_LETTERS and len(lines) <= _MOST_LINES:
+        return text
+    return "\n".join([*lines[:_MOST_LINES], f"… cut ({len(data)} bytes); --output json has all"])
+
+
 def local_time(moment: float | None, *, precise: bool = False) -> str:
     """A time where the reader is, with the zone."""
     if moment is None:
@@ -168,6 +230,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def staying(number: int, which: str = "") -> str:
+    """How many dead letters a command leaves where they are."""
+    noun = f"{which} dead letter".strip()
+    return f"{counted(number, noun)} {'stays' if number == 1 else 'stay'} behind"
+
+
 class Bar:
     """Progress that a caller advances."""
 
@@ -176,8 +244,11 @@ class Bar:
         self._task = progress.add_task(label, total=total)
 
     def advance(self, count: int = 1) -> None:
-        """Another ``count`` are done."""
+        """Another ``count`` are done. There may be more than were expected."""
         self._progress.advance(self._task, count)
+        task = self._progress.tasks[self._task]
+        if task.total is not None and task.completed > task.total:
+            self._progress.update(self._task, total=task.completed)
 
 
 @contextmanager

@@ -13,14 +13,15 @@ from jobqueue.logs import timestamp
 Document = dict[str, Any]
 
 
-def _refuse(constant: str) -> Any:
+def refuse_constant(constant: str) -> Any:
+    """Refuse what Python writes where JSON has no number: NaN and Infinity."""
     raise ValueError(f"{constant} is not JSON")
 
 
 def as_json(content: bytes) -> tuple[bool, Any]:
     """Whether bytes are JSON, and if so the value."""
     try:
-        return True, json.loads(content.decode(), parse_constant=_refuse)
+        return True, json.loads(content.decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return False, None
 

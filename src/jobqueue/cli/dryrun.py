@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from pathlib import Path
 
 import typer
 
+from jobqueue.api import listening
 from jobqueue.cli.appload import load_registry
 from jobqueue.cli.display import print_table
 from jobqueue.cli.program import run_async
@@ -40,13 +40,15 @@ def dry_run(loaded: Loaded) -> int:
 
 
 async def _checks(settings: Settings) -> list[Check]:
+    from jobqueue.topology import options
+
     return [
         ("settings", OK, "valid"),
         await _store(settings),
         await _redis(settings),
         await _kafka(settings),
-        _port("http", settings.http.enabled, settings.http.host, settings.http.port),
-        _port("grpc", settings.grpc.enabled, settings.grpc.host, settings.grpc.port),
+        await _port("http", settings.http.enabled, options.http_endpoint(settings)),
+        await _port("grpc", settings.grpc.enabled, options.grpc_endpoint(settings)),
         _app(settings),
         _access(settings),
     ]
@@ -124,17 +126,14 @@ def _new_file(path: Path) -> Check:
     return "store", OK, f"{path} would be created (durable)"
 
 
-def _port(name: str, enabled: bool, host: str, port: int) -> Check:
+async def _port(name: str, enabled: bool, endpoint: listening.Endpoint) -> Check:
     if not enabled:
         return name, NOT_CONFIGURED, ""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        with socket.socket(found[0][0], socket.SOCK_STREAM) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-    except OSError as error:
-        return name, FAILING, f"cannot listen on {host}:{port}: {error.strerror}"
-    return name, OK, f"{host}:{port}"
+        await listening.check(endpoint)
+    except JobQueueError as error:
+        return name, FAILING, error.message
+    return name, OK, str(endpoint)
 
 
 def _app(settings: Settings) -> Check:

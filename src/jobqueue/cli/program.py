@@ -8,15 +8,17 @@ import io
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from jobqueue import logs
+from jobqueue.cli.help_types import name_types
 from jobqueue.cli.version import version_text
 from jobqueue.core.errors import Code, JobQueueError
+from jobqueue.topology.stop_signals import stop_on_signals
 
 # 0 is success, 130 Ctrl-C.
 EXIT_CODES: dict[Code, int] = {
@@ -71,8 +73,8 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
     # a handshake could make it write them.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     args = list(sys.argv[1:] if argv is None else argv)
-    command = typer.main.get_command(app)
-    as_json = _wants_json(args)
+    command = name_types(typer.main.get_command(app))
+    as_json = wants_json(args)
     for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show is no reason to fail
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -104,7 +106,8 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
     return status if isinstance(status, int) else 0
 
 
-def _wants_json(args: Sequence[str]) -> bool:
+def wants_json(args: Sequence[str]) -> bool:
+    """Whether a command line asks for output that a program reads."""
     pairs = zip(args, [*args[1:], ""], strict=False)
     return any(
         (name in ("--output", "-o") and value == "json") or name in ("--output=json", "-ojson")
@@ -168,34 +171,43 @@ def _calm_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def run_service(main: Callable[[asyncio.Event], Awaitable[int]], log: logging.Logger) -> int:
+async def started(start: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """Start, unless a stop is asked for before that is done: then it is given up (False)."""
+    starting = asyncio.create_task(start)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            return True
+        return False
+    finally:
+        stopping.cancel()
+        starting.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
+
+
+def run_service(
+    main: Callable[[asyncio.Event], Awaitable[int]], log: logging.Logger, at_stop: str = ""
+) -> int:
     """Run a service; what ends it unexpectedly is logged, as everything else about it is.
 
-    The first SIGTERM or SIGINT asks it to stop; the second ends the process.
+    The first SIGTERM or SIGINT asks it to stop, and ``at_stop`` is logged; the second ends the
+    process.
     """
 
     async def body() -> int:
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def on_signal(number: int) -> None:
-            if stop.is_set():
-                os._exit(128 + number)
-            stop.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal, int(number))
-        try:
+        with stop_on_signals(stop, log, at_stop):
             return await main(stop)
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
 
     _calm_collector()
     try:
         return run_async(body())
     except JobQueueError as error:
-        log.error(error.message, extra={"code": error.code.value})  # noqa: TRY400 - not a defect
+        message, _, details = error.message.partition("\n")
+        extra = {"code": error.code.value}
+        logs.write(log, logging.ERROR, message, extra=extra, details=details)
         return EXIT_CODES[error.code]
     except Exception:
         log.exception("ended by a defect")

@@ -14,8 +14,9 @@ import typer
 
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_registry
-from jobqueue.cli.program import VersionOption, examples, run_program, run_service
-from jobqueue.cli.setting_flags import SetOption, parse_sets
+from jobqueue.cli.program import VersionOption, examples, run_program, run_service, started
+from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
+from jobqueue.cli.version import full_version
 
 log = logging.getLogger("jobqueue.server")
 SERVICE = "jq-server"
@@ -35,39 +36,65 @@ def serve(
     ] = None,
     db_url: Annotated[
         str | None,
-        typer.Option(
-            help="Where jobs are kept: memory://, sqlite:///FILE,"
-            " postgresql://USER@HOST:PORT/DATABASE or redis://HOST:PORT/NUMBER."
+        setting_option(
+            "db.url",
+            about="Where jobs are kept: memory://, sqlite:///FILE,"
+            " postgresql://USER@HOST:PORT/DATABASE or redis://HOST:PORT/NUMBER.",
+            metavar="URL",
         ),
     ] = None,
     redis_url: Annotated[
-        str | None, typer.Option(help="Redis for servers that share a PostgreSQL.")
+        str | None,
+        setting_option(
+            "redis.url", about="Redis for servers that share a PostgreSQL.", metavar="URL"
+        ),
     ] = None,
     kafka_bootstrap: Annotated[
-        str | None, typer.Option(help="Kafka for the event stream, as HOST:PORT.")
+        str | None,
+        setting_option(
+            "kafka.bootstrap", about="Kafka for the event stream.", metavar="HOST:PORT,..."
+        ),
     ] = None,
-    http_host: Annotated[str | None, typer.Option(help="Address that HTTP listens on.")] = None,
-    http_port: Annotated[str | None, typer.Option(help="Port of HTTP.")] = None,
-    grpc_host: Annotated[str | None, typer.Option(help="Address that gRPC listens on.")] = None,
-    grpc_port: Annotated[str | None, typer.Option(help="Port of gRPC.")] = None,
+    http_host: Annotated[
+        str | None,
+        setting_option("http.host", about="Address that HTTP listens on.", metavar="HOST"),
+    ] = None,
+    http_port: Annotated[
+        str | None, setting_option("http.port", about="Port of HTTP; 0 takes a free one.")
+    ] = None,
+    grpc_host: Annotated[
+        str | None,
+        setting_option("grpc.host", about="Address that gRPC listens on.", metavar="HOST"),
+    ] = None,
+    grpc_port: Annotated[
+        str | None, setting_option("grpc.port", about="Port of gRPC; 0 takes a free one.")
+    ] = None,
     worker_concurrency: Annotated[
-        str | None, typer.Option(help="Jobs the built-in pool runs at once; 0 = no pool.")
+        str | None,
+        setting_option(
+            "worker.concurrency", about="Jobs the built-in pool runs at once; 0 = no pool."
+        ),
     ] = None,
     worker_queues: Annotated[
-        str | None, typer.Option(help="Queues of the built-in pool, separated by commas; * = all.")
+        str | None, setting_option("worker.queues", about="Queues of the built-in pool; * = all.")
     ] = None,
     app_reference: Annotated[
         str | None,
-        typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="Task handlers for the pool."),
+        setting_option(
+            "worker.app", "--app", about="Task handlers for the pool.", metavar="MODULE:ATTRIBUTE"
+        ),
     ] = None,
     role: Annotated[
-        str | None, typer.Option(help="With kafka.dispatch: all, api or scheduler.")
+        str | None, setting_option("server.role", about="With kafka.dispatch: what it does.")
     ] = None,
-    profile: Annotated[
-        str | None, typer.Option(help="A set of defaults: default, producer or streaming.")
+    profile: Annotated[str | None, setting_option("profile", about="A set of defaults.")] = None,
+    log_level: Annotated[
+        str | None, setting_option("log.level", about="Least severe messages that are logged.")
     ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="json or text.")] = None,
+    log_format: Annotated[
+        str | None,
+        setting_option("log.format", about="auto is text on a terminal, JSON elsewhere."),
+    ] = None,
     sets: SetOption = None,
     dry_run_: Annotated[
         bool,
@@ -105,14 +132,20 @@ def serve(
     logs.configure(SERVICE, settings.log.level, settings.log.format)
     for warning in loaded.warnings:
         log.warning(warning)
-    return run_service(lambda stop: _run(settings, stop), log)
+    at_stop = (
+        f"stopping: it takes no more calls, and waits up to {settings.server.shutdown_timeout:g} s"
+        " for the jobs of its own pool; a second Ctrl-C or SIGTERM ends it at once"
+    )
+    return run_service(lambda stop: _run(settings, stop), log, at_stop)
 
 
 async def _run(settings: config.Settings, stop: asyncio.Event) -> int:
     from jobqueue.topology.embedded import Embedded
 
-    server = Embedded(settings, registry=load_registry(settings.worker.app))
-    await server.start()
+    registry = load_registry(settings.worker.app)
+    server = Embedded(settings, registry=registry, version=full_version())
+    if not await started(server.start(), stop):
+        return 0
     try:
         await stop.wait()
     finally:

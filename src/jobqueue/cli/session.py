@@ -15,7 +15,7 @@ from jobqueue._version import __version__
 from jobqueue.access.tls import Credentials, Tls
 from jobqueue.cli.program import run_async
 from jobqueue.core.api import Backend
-from jobqueue.core.errors import DeadlineExceeded, InvalidArgument
+from jobqueue.core.errors import DeadlineExceeded, InvalidArgument, Unreachable
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.redaction import redact
 from jobqueue.topology.connect import create_backend, create_locks, parse_url, with_password
@@ -23,6 +23,7 @@ from jobqueue.topology.connect import create_backend, create_locks, parse_url, w
 T = TypeVar("T")
 DEFAULT_URL = "grpc://127.0.0.1:50051"
 _STOP_TIMEOUT = 5.0
+_NO_SERVER = "start one with jq-server, or name another with --server or JQ_URL"
 _POOL_SIZE = 2  # one person's commands
 
 
@@ -95,6 +96,8 @@ class Session:
         try:
             await self.within(backend.start())
             yield backend
+        except Unreachable as error:
+            raise Unreachable(f"{error.message}; {_NO_SERVER}") from None
         finally:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await backend.stop()

@@ -1,10 +1,10 @@
-"""``--set KEY=VALUE``: any setting on the command line."""
+"""Settings on the command line: flags of their own, and ``--set KEY=VALUE`` for any."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,15 @@ SetOption = Annotated[
         help="Any setting by its full name, as queue.max_retries=5; may be repeated.",
     ),
 ]
+
+
+def setting_option(path: str, *names: str, about: str, metavar: str | None = None) -> Any:
+    """The flag of a setting. It arrives as text: what is wrong with a value, the settings say.
+
+    ``names`` are given where the flag is not called as the parameter is.
+    """
+    shown = metavar or keys()[path].metavar
+    return typer.Option(*names, metavar=shown, help=about, show_default=False)
 
 
 def parse_sets(items: Sequence[str] | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from jobqueue.cli.documents import refuse_constant
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import JobSpec
 
@@ -76,7 +77,7 @@ def parse_line(line: bytes, number: int, queue: str) -> JobSpec:
     """One line: an object with ``payload`` and any of the other fields of a job."""
     where = f"line {number}"
     try:
-        body: Any = json.loads(line)
+        body: Any = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(where, f"is not JSON: {error}") from None
     if not isinstance(body, dict) or "payload" not in body:

@@ -40,6 +40,12 @@ def _commit_of_checkout() -> str:
     return answer.stdout.strip() or UNKNOWN
 
 
+def full_version() -> str:
+    """``0.1.0+abc1234``: the commit as build metadata, where it is known."""
+    found = commit()
+    return __version__ if found == UNKNOWN else f"{__version__}+{found}"
+
+
 def version_text() -> str:
     """``jobqueue 0.1.0 (commit abc1234)``."""
     return f"jobqueue {__version__} (commit {commit()})"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +16,13 @@ import typer
 
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_app
-from jobqueue.cli.program import VersionOption, examples, run_program, run_service
-from jobqueue.cli.setting_flags import SetOption, parse_sets
+from jobqueue.cli.program import VersionOption, examples, run_program, run_service, started
+from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.services import engine_job
 from jobqueue.topology import security
+from jobqueue.topology.stop_signals import drains
 
 if TYPE_CHECKING:
     from jobqueue.client.app import JobQueue
@@ -44,31 +46,41 @@ def work(
     ] = None,
     server: Annotated[
         str | None,
-        typer.Option(
-            help="The jq-server, as HOST:PORT; several with commas between."
-            " Default: 127.0.0.1:50051."
+        setting_option(
+            "worker.server",
+            about="The jq-server; several with commas between. Default: 127.0.0.1:50051.",
+            metavar="HOST:PORT,...",
         ),
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
-            help="Work on a store without a server: sqlite:///FILE, postgresql://… or redis://…"
+            metavar="URL",
+            help="Work on a store without a server: sqlite:///FILE, postgresql://… or redis://…",
         ),
     ] = None,
     queues: Annotated[
         str | None,
-        typer.Option(
-            help="Queues to take jobs from, separated by commas; * = all. Default: those that the"
-            " app's tasks declare, or `default`."
+        setting_option(
+            "worker.queues",
+            about="Queues to take jobs from; * = all. Default: those that the app's tasks"
+            " declare, or `default`.",
         ),
     ] = None,
-    concurrency: Annotated[str | None, typer.Option(help="Jobs to run at once.")] = None,
+    concurrency: Annotated[
+        str | None, setting_option("worker.concurrency", about="Jobs to run at once.")
+    ] = None,
     id_: Annotated[
-        str | None, typer.Option("--id", help="Name of this worker. Default: host name and pid.")
+        str | None,
+        setting_option(
+            "worker.id", "--id", about="Name of this worker. Default: host name and pid."
+        ),
     ] = None,
     app_reference: Annotated[
         str | None,
-        typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The JobQueue with the tasks."),
+        setting_option(
+            "worker.app", "--app", about="The JobQueue with the tasks.", metavar="MODULE:ATTRIBUTE"
+        ),
     ] = None,
     exec_: Annotated[
         str | None,
@@ -80,13 +92,19 @@ def work(
         ),
     ] = None,
     metrics_port: Annotated[
-        str | None, typer.Option(help="Port of /metrics; 0 = none. Default: 9464.")
+        str | None,
+        setting_option("worker.metrics_port", about="Port of /metrics; 0 = none. Default: 9464."),
     ] = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="json or text.")] = None,
+    log_level: Annotated[
+        str | None, setting_option("log.level", about="Least severe messages that are logged.")
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        setting_option("log.format", about="auto is text on a terminal, JSON elsewhere."),
+    ] = None,
     sets: SetOption = None,
     version: VersionOption = False,
 ) -> int:
@@ -118,6 +136,10 @@ def work(
     command = _command(exec_)
     if command and settings.worker.app:
         raise InvalidArgument("--exec", "give either --exec or --app, not both")
+    if command and shutil.which(command[0]) is None:
+        raise InvalidArgument(
+            "--exec", f"there is no program {command[0]!r} (looked in PATH; seen from {Path.cwd()})"
+        )
     user_app = load_app(settings.worker.app) if settings.worker.app else None
     logs.configure(SERVICE, settings.log.level, settings.log.format)
     for warning in loaded.warnings:
@@ -146,7 +168,7 @@ def work(
         )
         return await _run(worker, stop)
 
-    return run_service(body, log)
+    return run_service(body, log, drains(settings.worker.shutdown_timeout))
 
 
 def _command(text: str | None) -> list[str] | None:
@@ -188,15 +210,10 @@ def _queues(
 
 
 async def _run(worker: RemoteWorker, stop: asyncio.Event) -> int:
-    starting = asyncio.create_task(worker.start())
     stopping = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():  # stopped before the server was reached
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+        if not await started(worker.start(), stop):
             return 0
-        await starting
         ended = asyncio.create_task(worker.runtime.finished)
         await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()

@@ -7,8 +7,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import msgspec
-
 from jobqueue.access.tls import Credentials, Tls, tls_of
 from jobqueue.client.handle import JobHandle, Port, decode_json
 from jobqueue.client.home import Home
@@ -32,8 +30,10 @@ from jobqueue.topology.connect import (
     check_redis_url,
     create_backend,
     create_locks,
+    orphaned,
     parse_url,
 )
+from jobqueue.worker.codec import write_json
 from jobqueue.worker.registry import Registry, TaskDefinition, TaskOptions
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class JobQueue:
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._inline: list[InlineBackend] = []
         self._queues = {q.name: q for q in map(_as_queue, queues)}
-        self.home = Home(self._create_backend, self._prepare)
+        self.home = Home(self._create_backend, self._prepare, orphaned(scheme))
         self._sender = Sender(
             self.home, self._port, self._declared, creates_queues=scheme != "grpc"
         )
@@ -98,6 +98,7 @@ class JobQueue:
             instead="use `await task.submit(...)` and `await job.result()`",
             loop=lambda: self.home.loop,
             inlined=lambda: self.inlined,
+            pinned=lambda: scheme == "memory" or self.home.workers > 0,
         )
         self.operator = Operator(self.home)
         self.task = TaskDecorator(
@@ -242,7 +243,11 @@ class JobQueue:
     def run_worker(
         self, queues: Iterable[str] | None = None, concurrency: int | None = None
     ) -> None:
-        """Execute jobs in this process until SIGTERM or SIGINT, then drain. Blocks."""
+        """Execute jobs in this process until SIGTERM or SIGINT, then drain. Blocks.
+
+        A second signal ends the process at once. Where the program has not configured logging,
+        starts, failures and stops are logged on stdout: as text on a terminal, as JSON elsewhere.
+        """
         run_worker(self.worker(queues, concurrency), self.close)
 
     # -- its life --------------------------------------------------------------------------
@@ -328,7 +333,4 @@ def _as_queue(queue: QueueSpec | str) -> QueueSpec:
 def _encode(payload: Any) -> bytes:
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
-    try:
-        return msgspec.json.encode(payload)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument("payload", f"cannot be written as JSON: {error}") from error
+    return write_json(payload, "payload")

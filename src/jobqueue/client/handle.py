@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from jobqueue.core.api import ClientApi
+from jobqueue.core.attempt import current_attempt
 from jobqueue.core.errors import DeadlineExceeded, JobFailed
 from jobqueue.core.job import Cancellation, Event, Job
 from jobqueue.core.lifecycle import TERMINAL, State
@@ -40,20 +41,31 @@ class Port(Protocol):
         """Iterate over what ``op`` gives."""
         ...
 
+    def raised(self, job_id: str) -> BaseException | None:
+        """What the handler of a job that ran inline raised last."""
+        ...
+
 
 class JobHandle(Generic[R_co]):
     """A job: ask for its state, wait for its result, cancel it."""
 
-    __slots__ = ("_decode", "_port", "created", "id")
+    __slots__ = ("_decode", "_port", "_queue", "created", "id")
 
     def __init__(
-        self, port: Port, job_id: str, decode: Callable[[Job], Any], *, created: bool = True
+        self,
+        port: Port,
+        job_id: str,
+        decode: Callable[[Job], Any],
+        *,
+        created: bool = True,
+        queue: str | None = None,
     ) -> None:
         self.id = job_id
         #: False if an earlier submit with the same idempotency key had made the job already.
         self.created = created
         self._port = port
         self._decode = decode
+        self._queue = queue  # None: not known
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"
@@ -64,11 +76,16 @@ class JobHandle(Generic[R_co]):
         Raises JobFailed if the job ended without a result, DeadlineExceeded when ``timeout``
         seconds have passed before its end (the job goes on).
         """
-        job = await self._end(timeout)
+        attempt = current_attempt()
+        if attempt is None:
+            job = await self._end(timeout)
+        else:  # a handler that waits keeps its slot: its worker looks out for a deadlock
+            with attempt.waiting_for(self._queue):
+                job = await self._end(timeout)
         if job.state is State.DONE:
             decoded: R_co = self._decode(job)
             return decoded
-        raise JobFailed(job.id, job.reason.value, job.error)
+        raise JobFailed(job.id, job.reason.value, job.error) from self._port.raised(job.id)
 
     async def status(self) -> Job:
         """The job's record as it is now."""
@@ -106,9 +123,17 @@ class JobHandle(Generic[R_co]):
             if deadline is not None and now >= deadline:
                 raise DeadlineExceeded(
                     f"job {self.id} is {job.state.name} after {timeout:g} s; it goes on"
+                    f"{_why_it_waits(job)}"
                 )
             if now - asked_at < min(turn, _SHORTEST_TURN):
                 await asyncio.sleep(_SHORTEST_TURN)
+
+
+def _why_it_waits(job: Job) -> str:
+    held = job.run_at is not None and job.run_at > job.created_at  # submitted with a delay
+    if job.state is not State.PENDING or job.attempt or held:
+        return ""
+    return f" (no worker has taken it yet: does one run for queue {job.queue!r}?)"
 
 
 def decode_json(job: Job) -> Any:

@@ -7,14 +7,15 @@ it. An app that nobody closes is closed together with its loop.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, OutcomeUnknown, Unavailable
+from jobqueue.core.forking import FORKS
+from jobqueue.core.waiting import cancel_requested
 
 T = TypeVar("T")
 
@@ -74,8 +75,8 @@ class _Residence:
             yield
         finally:
             self._backend = None
-            self._home.leave(self)
-            await backend.stop()
+            with self._home.ends(self):
+                await backend.stop()
 
     async def _close(self) -> None:
         if self._opening is not None:
@@ -86,16 +87,27 @@ class _Residence:
 
 
 class Home:
-    """Finds, opens and closes the backend of this process."""
+    """Finds, opens and closes the backend of this process.
+
+    ``orphaned`` says why a child that was forked while the backend was open cannot open its own;
+    empty: it can.
+    """
 
     def __init__(
-        self, create: Callable[[], Backend], prepare: Callable[[Backend], Awaitable[None]]
+        self,
+        create: Callable[[], Backend],
+        prepare: Callable[[Backend], Awaitable[None]],
+        orphaned: str = "",
     ) -> None:
         self.create = create
         self.prepare = prepare
+        self.workers = 0  # that run here: they hold the backend open
+        self._orphaned = orphaned
+        self._refused = ""
         self._lock = threading.Lock()
         self._residence: _Residence | None = None
-        _HOMES.add(self)
+        self._ending: set[_Residence] = set()
+        FORKS.join(self)
 
     async def call(self, op: Callable[[Backend], Awaitable[T]]) -> T:
         """Run ``op`` with the backend, on the backend's loop."""
@@ -134,6 +146,9 @@ class Home:
                 elif owner.is_running():
                     await _hop(owner, _end, items)
 
+    def raised(self, job_id: str) -> None:
+        """Handlers run in workers: nothing but the text of their errors comes here."""
+
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The running loop that the backend lives on, if it is open."""
@@ -166,9 +181,19 @@ class Home:
             if self._residence is residence:
                 self._residence = None
 
+    @contextmanager
+    def ends(self, residence: _Residence) -> Iterator[None]:
+        """The backend is stopped inside; a call that comes now opens another."""
+        self.leave(residence)
+        self._ending.add(residence)
+        yield  # if it cannot be stopped, parts of it stay open
+        self._ending.discard(residence)
+
     def _settle(self, here: asyncio.AbstractEventLoop) -> _Residence:
         with self._lock:
             residence = self._residence
+            if self._refused:
+                raise Conflict(self._refused)
             if residence is None or residence.loop.is_closed():
                 residence = self._residence = _Residence(self, here)
             elif residence.loop is not here and not residence.loop.is_running():
@@ -178,25 +203,25 @@ class Home:
                 )
             return residence
 
+    def before_fork(self) -> bool:
+        """A backend belongs to its loop, which cannot be waited for here: ``Bridge`` may."""
+        return False
+
     def after_fork(self) -> None:
         """In a forked child: forget the parent's backend, without touching it."""
         self._lock = threading.Lock()
-        if self._residence is not None:
+        self.workers = 0
+        inherited, self._ending = self._ending, set()
+        if self._residence is not None and not self._residence.loop.is_closed():
+            inherited.add(self._residence)
+        self._residence = None
+        if inherited:
             # Kept alive on purpose: closing an inherited connection would disturb the parent.
-            _INHERITED.append(self._residence)
-            self._residence = None
+            _INHERITED.extend(inherited)
+            self._refused = self._orphaned
 
 
-_HOMES: weakref.WeakSet[Home] = weakref.WeakSet()
 _INHERITED: list[_Residence] = []
-
-
-def _after_fork() -> None:
-    for home in list(_HOMES):
-        home.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 A = TypeVar("A")
 
@@ -218,8 +243,7 @@ async def _hop(
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if cancel_requested():
             raise
         raise OutcomeUnknown("the app was closed while the call was under way") from None
 

@@ -47,6 +47,7 @@ class InlineBackend:
         self.jobs: dict[str, Job] = {}
         self._history: dict[str, list[Event]] = {}
         self._keys: dict[str, tuple[str, bytes]] = {}
+        self._raised: dict[str, Exception] = {}
 
     # -- the port: handles reach it directly -----------------------------------------------
 
@@ -57,6 +58,10 @@ class InlineBackend:
     def iterate(self, op: Callable[[Served], AsyncIterator[T]]) -> AsyncIterator[T]:
         """Iterate here."""
         return op(self)
+
+    def raised(self, job_id: str) -> BaseException | None:
+        """What the job's handler raised last."""
+        return self._raised.get(job_id)
 
     # -- the client API --------------------------------------------------------------------
 
@@ -101,6 +106,9 @@ class InlineBackend:
             if query.queue in (None, job.queue)
             and query.type in (None, job.type)
             and (not query.states or job.state in query.states)
+            and (not query.reasons or job.reason in query.reasons)
+            and query.error in job.error
+            and _ended_within(job, query)
         ]
         return Page(found[: query.limit])
 
@@ -145,8 +153,10 @@ class InlineBackend:
             except JobCancelled as error:
                 self._failed(job, Reason.CANCELLED, error, str(error))
             except Exception as error:
+                self._raised[job.id] = error
                 self._failed(job, Reason.HANDLER_FAILED, error, describe(error))
             else:
+                self._raised.pop(job.id, None)
                 self._move(job, State.DONE, Reason.SUCCEEDED)
 
     async def _attempt(self, job: Job, definition: TaskDefinition) -> bytes | None:
@@ -203,7 +213,7 @@ class InlineBackend:
 
     async def _accept(self, spec: JobSpec) -> SubmitResult:
         try:
-            check_spec(spec, EngineSettings().max_payload_bytes)
+            check_spec(spec, EngineSettings().max_payload_bytes, time.time())
         except InvalidArgument as error:
             return SubmitResult.refused(error)
         if spec.key is not None and spec.key in self._keys:
@@ -331,3 +341,14 @@ class InlineBlock:
         trace: TracebackType | None,
     ) -> None:
         self.__exit__(kind, error, trace)
+
+
+def _ended_within(job: Job, query: JobQuery) -> bool:
+    if query.since is None and query.until is None:
+        return True
+    at = job.completed_at
+    return (
+        at is not None
+        and (query.since is None or at >= query.since)
+        and (query.until is None or at < query.until)
+    )

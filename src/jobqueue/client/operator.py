@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+
 from jobqueue.client.home import Home
-from jobqueue.core.job import Health, Job, JobQuery, Page, Queue, QueueSpec, QueueStats, Worker
-from jobqueue.core.lifecycle import State
+from jobqueue.core.job import (
+    Health,
+    Job,
+    JobQuery,
+    Page,
+    Queue,
+    QueueSpec,
+    QueueStats,
+    RetryQuery,
+    Worker,
+)
+from jobqueue.core.lifecycle import State, parse_deaths
 
 
 class Operator:
@@ -50,7 +63,10 @@ class Operator:
         await self._home.call(lambda backend: backend.shutdown_worker(worker_id))
 
     async def list_jobs(self, query: JobQuery | None = None) -> Page:
-        """List jobs, newest first."""
+        """List jobs, newest first.
+
+        Large jobs make a page shorter than asked for; only an empty token says that it is the last.
+        """
         wanted = query or JobQuery()
         return await self._home.call(lambda backend: backend.list_jobs(wanted))
 
@@ -65,6 +81,39 @@ class Operator:
     async def retry(self, job_id: str) -> Job:
         """Send a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
         return await self._home.call(lambda backend: backend.retry(job_id))
+
+    async def retry_dead_letters(
+        self,
+        queue: str | None = None,
+        *,
+        type: str | None = None,
+        reasons: Sequence[str] = ("FAILURES",),
+        error: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> int:
+        """Send the dead letters that match back to PENDING; returns how many.
+
+        By default those that failed, not those that were cancelled, expired or dropped with
+        their queue: ``reasons`` may name these, or ALL. ``error`` is part of the error text;
+        ``since`` and ``until`` bound the time of death. What is sent back stays so when a later
+        page raises: call it again to go on.
+        """
+        query = RetryQuery(
+            queue=queue,
+            type=type,
+            reasons=parse_deaths(reasons, "reasons"),
+            error=error,
+            since=None if since is None else since.timestamp(),
+            until=None if until is None else until.timestamp(),
+        )
+        count = 0
+        while True:
+            page = await self._home.call(lambda backend: backend.retry_dead_letters(query))
+            count += page.retried
+            query.page_token = page.next_page_token
+            if not page.next_page_token:
+                return count
 
     async def delete_job(self, job_id: str) -> None:
         """Remove a terminal job for good."""

@@ -71,7 +71,7 @@ class Sender:
         if result.error is not None:
             raise self._hinted(result.error, spec)
         created = result.status is SubmitStatus.ACCEPTED
-        return JobHandle(port, result.job_id, decode, created=created)
+        return JobHandle(port, result.job_id, decode, created=created, queue=spec.queue)
 
     async def send_many(self, specs: Sequence[JobSpec], decode: Decode) -> list[JobHandle[Any]]:
         """Submit jobs in as few requests as their size allows; BatchRefused if one was refused."""
@@ -91,7 +91,9 @@ class Sender:
                 refused = result.error is not None
                 created = result.status is SubmitStatus.ACCEPTED
                 handles.append(
-                    None if refused else JobHandle(port, result.job_id, decode, created=created)
+                    None
+                    if refused
+                    else JobHandle(port, result.job_id, decode, created=created, queue=spec.queue)
                 )
                 errors.append(None if result.error is None else self._hinted(result.error, spec))
         if any(error is not None for error in errors):

@@ -9,7 +9,6 @@ import asyncio
 import atexit
 import concurrent.futures
 import concurrent.futures.thread  # before our exit hook below: hooks run last to first
-import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from jobqueue.client.handle import JobHandle
 from jobqueue.client.inline import in_handler
 from jobqueue.client.tasks import Submitting, Task
-from jobqueue.core.errors import Conflict, OutcomeUnknown, Unavailable
+from jobqueue.core.errors import Conflict, InvalidArgument, OutcomeUnknown, Unavailable
+from jobqueue.core.forking import FORKS, PATIENCE
 from jobqueue.core.job import Cancellation, Event, Job
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class LoopThread:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller runs in this very thread."""
+        return self._thread is threading.current_thread()
+
     def stop(self) -> None:
         """End the loop, and with it what still runs on it."""
         if self._thread.is_alive():
@@ -77,7 +82,8 @@ class Bridge:
     """Runs coroutines from plain threads. One per app or client; its thread starts when needed.
 
     ``instead`` tells who has an event loop what to do. ``loop`` is where the app lives already, if
-    it does; ``inlined``, whether its jobs run where they are submitted.
+    it does; ``inlined``, whether its jobs run where they are submitted; ``pinned``, whether it must
+    stay open when the process forks.
     """
 
     def __init__(
@@ -86,14 +92,17 @@ class Bridge:
         instead: str,
         loop: Callable[[], asyncio.AbstractEventLoop | None] = _nowhere,
         inlined: Callable[[], bool] = _never,
+        pinned: Callable[[], bool] = _never,
     ) -> None:
         self._instead = instead
         self._home_loop = loop
         self._inlined = inlined
-        self._lock = threading.Lock()
+        self._pinned = pinned
         self._thread: LoopThread | None = None
+        self._calls: set[concurrent.futures.Future[Any]] = set()
         self._users = 0
         _BRIDGES.add(self)
+        FORKS.join(self)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine where the app lives, and wait for it in this thread."""
@@ -117,14 +126,24 @@ class Bridge:
             future.cancel()  # the caller was interrupted; nothing happens if it has ended
             raise
 
+    def run_if_open(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """The same for what tidies up: where nothing is open, nothing is to be done.
+
+        It may come from the garbage collector when the interpreter ends and threads cannot start.
+        """
+        if self._inlined() or self._thread is not None or self._home_loop() is not None:
+            self.run(coroutine)
+        else:
+            coroutine.close()
+
     def enter(self) -> None:
         """One more ``with`` block uses the bridge."""
-        with self._lock:
+        with FORKS.lock:
             self._users += 1
 
     def leave(self) -> None:
         """A ``with`` block ends; the last one closes what the bridge has opened."""
-        with self._lock:
+        with FORKS.lock:
             self._users -= 1
             last = self._users == 0
         if last:
@@ -132,29 +151,43 @@ class Bridge:
 
     def close(self) -> None:
         """End the thread; the backend that lives on it is stopped with its loop."""
-        with self._lock:
+        with FORKS.lock:
             thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
 
-    def after_fork(self) -> None:
-        """In a forked child there is no thread, and no ``with`` block to end."""
-        self._lock = threading.Lock()
+    def before_fork(self) -> bool:
+        """Close it if nothing is under way; the next call, in parent or child, opens it again."""
+        thread = self._thread
+        if thread is None or thread.is_here or self._pinned():
+            return False
+        if concurrent.futures.wait(list(self._calls), timeout=PATIENCE).not_done:
+            return False
         self._thread = None
+        thread.stop()
+        return True
+
+    def after_fork(self) -> None:
+        """In a forked child there is no thread."""
+        self._thread = None
+        self._calls = set()
 
     def _schedule(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         # Under the lock that ``close`` takes: what is scheduled here comes before the loop's end.
-        with self._lock:
+        with FORKS.lock:
             loop = self._home_loop()
             if loop is None:
                 if self._thread is None:
                     self._thread = LoopThread()
                 loop = self._thread.loop
             try:
-                return asyncio.run_coroutine_threadsafe(coroutine, loop)
+                future = asyncio.run_coroutine_threadsafe(coroutine, loop)
             except RuntimeError:
                 coroutine.close()
                 raise Unavailable("it was closed; nothing was sent") from None
+            self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future
 
 
 class SyncJob(Generic[R_co]):
@@ -205,11 +238,11 @@ class SyncJob(Generic[R_co]):
                 yield event
         finally:
             if isinstance(events, AsyncGenerator):
-                self._bridge.run(events.aclose())
+                self._bridge.run_if_open(events.aclose())
 
 
 class SyncQueue:
-    """The blocking side of an app. Safe to share between threads.
+    """The blocking side of an app. Safe to share between threads, and with forked processes.
 
     ``with app.sync() as q:`` closes what it has opened when the last such block ends. A web
     application keeps one ``q = app.sync()`` for its life; that is closed when the process exits.
@@ -223,12 +256,14 @@ class SyncQueue:
         self, task: Task[Any, Callable[P, Submitting[R]]], /, *args: P.args, **kwargs: P.kwargs
     ) -> SyncJob[R]:
         """Submit a call of a task: ``q.submit(send, "a@b.c", "hello")``."""
+        _check_task(task)
         return SyncJob(self._bridge, self.run(task.submit(*args, **kwargs)))
 
     def submit_many(
         self, task: Task[Any, Callable[..., Submitting[R]]], calls: Iterable[tuple[Any, ...]]
     ) -> list[SyncJob[R]]:
         """Submit many calls of a task, each given as a tuple of arguments."""
+        _check_task(task)
         handles = self.run(task.submit_many(calls))
         return [SyncJob(self._bridge, handle) for handle in handles]
 
@@ -257,6 +292,13 @@ class SyncQueue:
         self._bridge.leave()
 
 
+def _check_task(task: object) -> None:
+    """A name or a plain function has no ``submit``, and Python's error would not say more."""
+    if not hasattr(task, "submit"):
+        shown = getattr(task, "__name__", None) or repr(task)
+        raise InvalidArgument("task", f"{shown} is not a task: give what @app.task made")
+
+
 def _loop_runs_here() -> bool:
     try:
         asyncio.get_running_loop()
@@ -279,12 +321,6 @@ def _close_all() -> None:
         bridge.close()
 
 
-def _after_fork() -> None:
-    for bridge in list(_BRIDGES):
-        bridge.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 # Earlier than atexit where that exists: thread pools cannot be used any more when atexit runs,
 # and a store may need one to close.
 getattr(threading, "_register_atexit", atexit.register)(_close_all)

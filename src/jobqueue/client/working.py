@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from jobqueue import logs
 from jobqueue._version import __version__
 from jobqueue.client.home import Home
 from jobqueue.core.api import Backend
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Conflict
+from jobqueue.topology.stop_signals import drains, stop_on_signals
 from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.settings import WorkerSettings
@@ -25,7 +27,10 @@ from jobqueue.worker.settings import WorkerSettings
 if TYPE_CHECKING:
     from jobqueue.worker.runtime import WorkerRuntime
 
+log = logging.getLogger("jobqueue.worker")
+
 DEFAULT_CONCURRENCY = 10
+SERVICE = "worker"
 
 
 class WorkerBlock:
@@ -43,7 +48,7 @@ class WorkerBlock:
     ) -> None:
         self._home = home
         self._registry = registry
-        self._settings = WorkerSettings(
+        self.settings = WorkerSettings(
             id=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}",
             queues=queues,
             concurrency=DEFAULT_CONCURRENCY if concurrency is None else concurrency,
@@ -60,8 +65,9 @@ class WorkerBlock:
         backend = await self._home.call(_itself)
         if self._home.loop is not asyncio.get_running_loop():
             raise Conflict("the app is open on another event loop; run its worker there")
-        self._runtime = WorkerRuntime(backend, self._registry, self._settings)
+        self._runtime = WorkerRuntime(backend, self._registry, self.settings)
         await self._runtime.start()
+        self._home.workers += 1
         if self._ticks:
             registry = self._registry
             self._periodic = Periodic(
@@ -82,13 +88,16 @@ class WorkerBlock:
         if self._periodic is not None:
             await self._periodic.stop()
         if self._runtime is not None:
+            self._home.workers -= 1
             await self._runtime.stop()
 
 
 async def work(block: WorkerBlock, *, signals: bool) -> None:
     """Execute jobs until cancelled, told to stop by a signal, or shut down by an operator."""
     stopping = asyncio.Event()
-    with _on_signals(stopping) if signals else contextlib.nullcontext():
+    told = drains(block.settings.shutdown_timeout)
+    heard = stop_on_signals(stopping, log, told) if signals else contextlib.nullcontext()
+    with heard:
         async with block as runtime:
             ended = asyncio.ensure_future(runtime.finished)
             asked = asyncio.ensure_future(stopping.wait())
@@ -101,7 +110,11 @@ async def work(block: WorkerBlock, *, signals: bool) -> None:
 
 
 def run_worker(block: WorkerBlock, close: Callable[[], Awaitable[None]]) -> None:
-    """Execute jobs on a loop of its own until SIGTERM or SIGINT."""
+    """Execute jobs on a loop of its own until SIGTERM or SIGINT.
+
+    What happens is logged to stdout, unless the program has configured its logging.
+    """
+    logs.configure_unless_done(SERVICE)
 
     async def main() -> None:
         try:
@@ -119,19 +132,6 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     import uvloop
 
     return uvloop.new_event_loop
-
-
-@contextlib.contextmanager
-def _on_signals(event: asyncio.Event) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        loop.add_signal_handler(number, event.set)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
 
 
 async def _itself(backend: Backend) -> Backend:

@@ -19,6 +19,8 @@ from jobqueue.core.job import (
     Queue,
     QueueSpec,
     QueueStats,
+    Retried,
+    RetryQuery,
     SubmitResult,
     TimeQuery,
     Transition,
@@ -48,7 +50,10 @@ class ClientApi(Protocol):
         ...
 
     async def list_jobs(self, query: JobQuery) -> Page:
-        """List jobs, newest first."""
+        """List jobs, newest first.
+
+        Large jobs make a page shorter than asked for; only an empty token says that it is the last.
+        """
         ...
 
     async def history(self, job_id: str) -> list[Event]:
@@ -207,6 +212,14 @@ class OperatorApi(Protocol):
 
     async def retry(self, job_id: str) -> Job:
         """Send a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
+        ...
+
+    async def retry_dead_letters(self, query: RetryQuery) -> Retried:
+        """Send the next dead letters that match back to PENDING, with their counters reset.
+
+        One call looks at a bounded number of them, newest first; repeat it with the token that it
+        returns until that is empty. A job that is dead-lettered again meanwhile is not met twice.
+        """
         ...
 
     async def delete_job(self, job_id: str) -> None:

@@ -67,6 +67,13 @@ class NotFound(JobQueueError):
     code = Code.NOT_FOUND
 
 
+def no_such_queue(name: str) -> NotFound:
+    """The error of a job or a command for a queue that does not exist."""
+    return NotFound(
+        f"queue: there is no queue {name!r}; create it with: jq-ctl queue create {name}"
+    )
+
+
 class AlreadyExists(JobQueueError):
     """The name is taken."""
 
@@ -113,6 +120,10 @@ class Unavailable(JobQueueError):
     """It did not happen: the store or server cannot be reached or written. Safe to repeat."""
 
     code = Code.UNAVAILABLE
+
+
+class Unreachable(Unavailable):
+    """It did not happen: there is no connection to the server."""
 
 
 class OutcomeUnknown(JobQueueError):

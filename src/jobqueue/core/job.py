@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from jobqueue.core.errors import JobQueueError, KeyConflict
-from jobqueue.core.lifecycle import Move, Reason, State, Step
+from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 
 T = TypeVar("T")
 
@@ -184,7 +184,7 @@ class Transition:
     seq: int
     move: Move
     lease: int | None = None  # fenced moves
-    version: int | None = None  # the sweeper's moves: only if nothing happened since it looked
+    version: int | None = None  # only if nothing happened since somebody looked
     result: bytes | None = None
     error: str = ""
     retryable: bool = True
@@ -195,6 +195,11 @@ class Transition:
         # A lone surrogate (an undecodable file name in an exception) cannot be stored.
         if self.error and not self.error.isascii():
             self.error = self.error.encode(errors="replace").decode()
+
+    @property
+    def by_others(self) -> bool:
+        """Whether, if it ends a lease, that may be news to the worker that holds it."""
+        return self.move not in REPORTABLE or self.version is not None
 
     @classmethod
     def started(cls, seq: int, lease: int) -> Transition:
@@ -250,9 +255,9 @@ class Transition:
         return cls(seq, Move.CANCEL)
 
     @classmethod
-    def retried_by_hand(cls, seq: int) -> Transition:
+    def retried_by_hand(cls, seq: int, version: int | None = None) -> Transition:
         """An operator sends a failed or dead-lettered job back, with its counter reset."""
-        return cls(seq, Move.RETRY_BY_HAND)
+        return cls(seq, Move.RETRY_BY_HAND, version=version)
 
     @classmethod
     def dropped_with_queue(cls, seq: int) -> Transition:
@@ -439,8 +444,45 @@ class JobQuery:
     queue: str | None = None
     states: tuple[State, ...] = ()
     type: str | None = None
+    reasons: tuple[Reason, ...] = ()  # of the latest transition; none: all
+    error: str = ""  # is part of the job's error text
+    since: float | None = None  # it ended at this time or later
+    until: float | None = None  # it ended before this time
     limit: int = 20
     page_token: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class RetryQuery:
+    """Which dead letters to send back. Only failures, unless other reasons are named."""
+
+    queue: str | None = None
+    type: str | None = None
+    reasons: tuple[Reason, ...] = tuple(sorted(FAILURES))
+    error: str = ""  # is part of the job's error text
+    since: float | None = None  # it was dead-lettered at this time or later
+    until: float | None = None  # it was dead-lettered before this time
+    page_token: str = ""
+    dry_run: bool = False  # only count
+
+
+@dataclass(slots=True)
+class NotRetried:
+    """A dead letter that matched and could not be sent back."""
+
+    job_id: str
+    message: str
+
+
+@dataclass(slots=True)
+class Retried:
+    """What one call did: it looks at a bounded number of dead letters, newest first."""
+
+    looked_at: int
+    matched: int
+    retried: int  # 0 in a dry run
+    refused: list[NotRetried] = field(default_factory=list)
+    next_page_token: str = ""  # empty: there are no more
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from here.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from jobqueue.core.errors import InvalidArgument
@@ -102,6 +102,24 @@ TRANSITIONS: Mapping[tuple[State | None, State], frozenset[Reason]] = {
         }
     ),
     (State.DEAD_LETTERED, State.PENDING): frozenset({Reason.MANUAL_RETRY}),
+}
+
+
+DEATHS = frozenset(
+    reason
+    for (_, after), reasons in TRANSITIONS.items()
+    if after is State.DEAD_LETTERED
+    for reason in reasons
+)
+"""Why a job may have become a dead letter."""
+FAILURES = frozenset({Reason.RETRIES_EXHAUSTED, Reason.NOT_RETRYABLE, Reason.POISON})
+"""Those of them that are the job's own failure: nobody cancelled it, and it was begun in time."""
+
+
+_DEATH_WORDS: Mapping[str, frozenset[Reason]] = {
+    "FAILURES": FAILURES,
+    "ALL": DEATHS,
+    **{reason.value: frozenset({reason}) for reason in sorted(DEATHS)},
 }
 
 
@@ -292,6 +310,18 @@ def parse_state(name: str, field: str = "status") -> State:
     except KeyError:
         allowed = ", ".join(state.name for state in State)
         raise InvalidArgument(field, f"unknown state {name!r}; allowed: {allowed}") from None
+
+
+def parse_deaths(names: Iterable[str], field: str = "reason") -> tuple[Reason, ...]:
+    """Read why jobs were dead-lettered: reasons, FAILURES or ALL; each may be a comma list."""
+    found: set[Reason] = set()
+    for word in (part.strip() for name in names for part in name.split(",")):
+        known = _DEATH_WORDS.get(word.upper().replace("-", "_"))
+        if known is None:
+            allowed = ", ".join(_DEATH_WORDS)
+            raise InvalidArgument(field, f"unknown reason {word[:80]!r}; allowed: {allowed}")
+        found |= known
+    return tuple(sorted(found))
 
 
 def diagram() -> str:

@@ -58,6 +58,10 @@ class Observer(Protocol):
         """Hints came twice, or too late: the store said so."""
         ...
 
+    def leading(self, epoch: int | None) -> None:
+        """This process leads since that epoch; None: it stands for the lead, and does not."""
+        ...
+
 
 class Deaf:
     """An observer that ignores everything."""
@@ -93,4 +97,7 @@ class Deaf:
         """Ignore."""
 
     def hints_dropped(self, count: int) -> None:
+        """Ignore."""
+
+    def leading(self, epoch: int | None) -> None:
         """Ignore."""

@@ -75,10 +75,11 @@ def gather(world: World, *, published: bool) -> Restored:
         for rebuilt in world.jobs.values()
         if rebuilt.job.key is not None and rebuilt.key_expires_at is not None
     )
-    for key in (*world.keys, *of_jobs):
-        place = key.queue, key.key
-        if key.queue in known and (place not in keys or keys[place].expires_at < key.expires_at):
-            keys[place] = key  # taken anew when the earlier one had expired
+    # Sorted, because the order in which jobs were read is that of Kafka's partitions: chance.
+    # The last holder of a key took it anew when the earlier one's had expired.
+    for key in sorted((*world.keys, *of_jobs), key=_holding):
+        if key.queue in known:
+            keys[key.queue, key.key] = key
     return Restored(
         queues=queues,
         jobs=sorted(world.jobs.values(), key=lambda rebuilt: rebuilt.job.seq),
@@ -87,6 +88,11 @@ def gather(world: World, *, published: bool) -> Restored:
         last_number=world.last_number,
         published=published,
     )
+
+
+def _holding(key: Key) -> tuple[str, str, float, int]:
+    """Keys by name, and the jobs that held one in their order."""
+    return key.queue, key.key, key.expires_at, key.job.seq
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
     Assignment,
     ComponentHealth,
@@ -31,7 +32,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import State
+from jobqueue.core.lifecycle import Reason, State
 
 if TYPE_CHECKING:
     from jobqueue.core.restore import Restored, Told
@@ -94,6 +95,19 @@ class JobFilter:
     type: str | None = None
     before_seq: int | None = None
     limit: int = 20
+    reasons: tuple[Reason, ...] = ()  # of the latest transition; none: all
+    error: str = ""  # is part of the job's error text, letter by letter
+    since: float | None = None  # it ended at this time or later
+    until: float | None = None  # it ended before this time
+
+
+@dataclass(slots=True)
+class DeadLetters:
+    """What a bounded look at dead letters found."""
+
+    found: list[tuple[int, int]]  # number and version of those that match, newest first
+    looked_at: int
+    before_seq: int | None  # where the next look begins; None: there are no more
 
 
 class Change(enum.Flag):
@@ -116,6 +130,19 @@ class Term:
 
     holder: int
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads, for people."""
+
+    name: str  # empty: it did not say
+    epoch: int
+    since: float  # when its term began; 0: it did not say
+
+
+class StoreAway(Unavailable):
+    """The store's server cannot be reached, or is starting: it may be back by itself."""
 
 
 class TermEnded(Exception):
@@ -168,8 +195,16 @@ class Store(Protocol):
         """
         ...
 
-    async def ping(self) -> None:
-        """Prove that the store answers and can be written; raise Unavailable otherwise."""
+    @property
+    def location(self) -> str:
+        """What keeps the jobs, and where: ``PostgreSQL at db:5432``."""
+        ...
+
+    async def ping(self, patience: float | None = None) -> None:
+        """Prove that the store answers and can be written; raise Unavailable otherwise.
+
+        A server that is away is asked again for ``patience`` seconds; None: as by any other call.
+        """
         ...
 
     def components(self) -> list[ComponentHealth]:
@@ -178,12 +213,17 @@ class Store(Protocol):
 
     # -- leadership ------------------------------------------------------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """Take the lead, or renew it, for ``ttl`` seconds; None while somebody else has it.
 
+        ``name`` is what ``leader`` tells of the holder.
         The epoch grows with every new holder, and after a resignation. A holder whose term ran
         out may renew it as long as nobody else took the lead.
         """
+        ...
+
+    async def leader(self) -> Leader | None:
+        """Who leads now; None: nobody."""
         ...
 
     async def resign(self, term: Term) -> None:
@@ -222,6 +262,14 @@ class Store(Protocol):
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """Read a page of jobs, newest first."""
+        ...
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """Look at the next dead letters, about ``limit`` of them, and name those that match.
+
+        ``states`` is not looked at. A call is bounded by what it looks at, not by what matches,
+        so that a rare match among a million is found in many short calls.
+        """
         ...
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:

@@ -12,9 +12,11 @@ from jobqueue.core.job import (
     JobQuery,
     JobSpec,
     Queue,
+    RetryQuery,
     TimeQuery,
     WorkerInfo,
 )
+from jobqueue.core.lifecycle import DEATHS
 from jobqueue.core.retry import profile
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.core.texts import (
@@ -32,12 +34,13 @@ LATEST = 253_402_300_799.0  # the last second of the year 9999
 MAX_CONCURRENCY = 100_000
 MAX_CAPACITY = 1_000_000_000_000
 MAX_OFFSET = 10**18
+MAX_ERROR_FILTER_LENGTH = 1_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
 
 
-def check_spec(spec: JobSpec, max_payload_bytes: int) -> None:
-    """Refuse a job that could not be carried out as it says."""
+def check_spec(spec: JobSpec, max_payload_bytes: int, now: float | None = None) -> None:
+    """Refuse a job that could not be carried out as it says; ``run_at`` is judged by ``now``."""
     _check_name("queue", spec.queue)
     size = len(spec.payload)
     if size == 0:
@@ -59,6 +62,8 @@ def check_spec(spec: JobSpec, max_payload_bytes: int) -> None:
         _check_positive("timeout", spec.timeout)
     if spec.delay is not None or spec.run_at is not None:
         _check_times(spec)
+        if spec.ttl is not None:
+            check_start_within(spec, spec.ttl, now)
     if spec.type:
         check_text("type", spec.type, MAX_TYPE_LENGTH)
     if spec.key is not None:
@@ -76,6 +81,24 @@ def _check_times(spec: JobSpec) -> None:
         raise InvalidArgument("delay", f"must be 0 to {MAX_SECONDS:.0f} seconds")
     if spec.run_at is not None and not (math.isfinite(spec.run_at) and 0 <= spec.run_at <= LATEST):
         raise InvalidArgument("run_at", "must be a time between 1970 and 9999")
+
+
+def check_start_within(
+    spec: JobSpec, ttl: float, now: float | None, whose: str = "its ttl"
+) -> None:
+    """Refuse a job that would expire before it may start: its TTL counts from the submit."""
+    if spec.delay is not None:
+        field, wait = "delay", spec.delay
+    elif spec.run_at is not None and now is not None:
+        field, wait = "run_at", spec.run_at - now
+    else:
+        return
+    if wait >= ttl:
+        raise InvalidArgument(
+            field,
+            f"the job would expire before it may start: it waits {wait:.6g} s, and {whose} ends"
+            f" {ttl:.6g} s after the submit; make ttl longer than {field}",
+        )
 
 
 def check_queue(queue: Queue) -> None:
@@ -113,8 +136,32 @@ def check_query(query: JobQuery) -> None:
     """Refuse a page that is too large."""
     if not 1 <= query.limit <= MAX_PAGE:
         raise InvalidArgument("limit", f"must be 1 to {MAX_PAGE}")
+    _check_filter(query)
+
+
+def check_retry_query(query: RetryQuery) -> None:
+    """Refuse what no dead letter can match."""
+    _check_filter(query)
+    if not query.reasons:
+        raise InvalidArgument("reasons", f"name at least one of {', '.join(sorted(DEATHS))}")
+    for reason in query.reasons:
+        if reason not in DEATHS:
+            raise InvalidArgument(
+                "reasons",
+                f"no job is dead-lettered for {reason}; allowed: {', '.join(sorted(DEATHS))}",
+            )
+
+
+def _check_filter(query: JobQuery | RetryQuery) -> None:
     if query.queue is not None:
         _check_name("queue", query.queue)
+    if query.error:
+        check_text("error", query.error, MAX_ERROR_FILTER_LENGTH)
+    for field, moment in (("since", query.since), ("until", query.until)):
+        if moment is not None and not 0 <= moment <= LATEST:  # NaN, too
+            raise InvalidArgument(field, "must be a time between 1970 and 9999")
+    if query.since is not None and query.until is not None and query.since >= query.until:
+        raise InvalidArgument("until", "must be later than since")
 
 
 def check_time_query(query: TimeQuery) -> None:

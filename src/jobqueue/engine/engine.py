@@ -40,12 +40,16 @@ from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
+from jobqueue.core.waiting import is_set_within
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
+from jobqueue.engine.health import leader_check, store_check, stream_check
 from jobqueue.engine.links import ENDING, EngineLink, ReportCall
 from jobqueue.engine.operator import OperatorCalls
+from jobqueue.engine.paging import read_page
 from jobqueue.engine.pulses import Pulses
+from jobqueue.engine.queue_ttls import QueueTtls
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Plan, Session
@@ -78,6 +82,10 @@ class Engine(OperatorCalls):
         self._settings = settings or EngineSettings()
         self._observer = observer or Deaf()
         self._clock = clock or SystemClock()
+        self._store_check = store_check(store)
+        self._leader_check = leader_check(store)
+        self._stream_check = None if stream is None else stream_check(stream)
+        self._queue_ttls = QueueTtls(store)
         self._watchers = Watchers()
         self._started = False
         self._losing: set[asyncio.Task[object]] = set()
@@ -120,6 +128,7 @@ class Engine(OperatorCalls):
             promoted=self._scheduler.wake,
             offline=self._scheduler.dismiss,
             gives_way=self._stream_is_anothers if self._stream is None else None,
+            observer=self._observer,
         )
         self._pulses = Pulses(self._store, self._scheduler, self._lose)
         self._control = Control(self._store, self._scheduler)
@@ -144,6 +153,9 @@ class Engine(OperatorCalls):
             await self._store.close()
             return
         self._started = False
+        for check in (self._store_check, self._leader_check, self._stream_check):
+            if check is not None:
+                await check.stop()
         await self._submits.close()
         await self._reports.close()
         await self._control.stop()
@@ -208,9 +220,13 @@ class Engine(OperatorCalls):
         jobs: list[NewJob] = []
         places: list[int] = []
         limit = self._settings.max_payload_bytes
+        now = self._clock.now()
+        ttls = await self._queue_ttls.of(specs)
         for place, (spec, job_id) in enumerate(zip(specs, new_job_ids(len(specs)), strict=True)):
             try:
-                admission.check_spec(spec, limit)
+                admission.check_spec(spec, limit, now)
+                if spec.ttl is None and spec.queue in ttls:
+                    admission.check_start_within(spec, ttls[spec.queue], now, "its queue's ttl")
             except InvalidArgument as error:
                 results[place] = SubmitResult.refused(error)
                 continue
@@ -300,7 +316,7 @@ class Engine(OperatorCalls):
                     patience = min(patience, deadline - time.monotonic())
                     if patience <= 0:
                         return job
-                await _wait(changed, patience)
+                await is_set_within(changed, patience)
         finally:
             self._watchers.leave(job_id, changed)
 
@@ -329,11 +345,18 @@ class Engine(OperatorCalls):
         """See ``ClientApi.list_jobs``."""
         admission.check_query(query)
         before = admission.read_page_token(query.page_token)
-        wanted = JobFilter(query.queue, query.states, query.type, before, query.limit + 1)
-        jobs = await self._store.list_jobs(wanted)
-        if len(jobs) <= query.limit:
-            return Page(jobs)
-        return Page(jobs[:-1], admission.write_page_token(jobs[-2].seq))
+        wanted = JobFilter(
+            query.queue,
+            query.states,
+            query.type,
+            before,
+            0,
+            query.reasons,
+            query.error,
+            query.since,
+            query.until,
+        )
+        return await read_page(self._store.list_jobs, wanted, query.limit)
 
     async def list_by_time(self, query: TimeQuery) -> list[Job]:
         """See ``TimelineApi.list_by_time``."""
@@ -362,7 +385,7 @@ class Engine(OperatorCalls):
                         yield event
                 if events[-1].to_state in TERMINAL:
                     return
-                await _wait(changed, _WATCH_SAFETY_NET)
+                await is_set_within(changed, _WATCH_SAFETY_NET)
         finally:
             self._watchers.leave(job_id, changed)
 
@@ -518,10 +541,3 @@ class Engine(OperatorCalls):
         self._wake_stream()
         if self._watchers:
             self._watchers.changed(outcome.job_id for outcome in outcomes)
-
-
-async def _wait(changed: asyncio.Event, patience: float) -> None:
-    try:
-        await asyncio.wait_for(changed.wait(), patience)
-    except TimeoutError:
-        return

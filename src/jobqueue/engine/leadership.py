@@ -21,7 +21,9 @@ from collections.abc import Awaitable, Callable
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.ids import new_lease
+from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Store, Term
+from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.engine.leadership")
 _PAUSE = 0.05  # many nudges are one question
@@ -39,6 +41,9 @@ class Leadership:
         ttl: float,
         failed: Callable[[], None],
         gives_way: Callable[[], Awaitable[bool]] | None = None,
+        *,
+        name: str = "",
+        observer: Observer | None = None,
     ) -> None:
         self._store = store
         self._ttl = ttl
@@ -47,6 +52,8 @@ class Leadership:
         # is given up for as long; whoever is better suited, if there is anybody, takes it and
         # keeps it.
         self._gives_way = gives_way
+        self._name = name
+        self._observer = observer or Deaf()
         self._since = 0.0
         self._yielding = False
         self._holder = new_lease()
@@ -63,6 +70,7 @@ class Leadership:
 
     def start(self) -> None:
         """Begin to stand for the lead."""
+        self._observer.leading(None)
         self._task = asyncio.create_task(self._run(), name="jobqueue-leadership")
 
     async def stop(self) -> None:
@@ -87,6 +95,7 @@ class Leadership:
     def step_down(self) -> None:
         """Do nothing more under this term; it must be renewed first."""
         self._until = 0.0
+        self._observer.leading(None)
 
     def nudge(self) -> None:
         """Somebody may have resigned: ask now."""
@@ -131,17 +140,13 @@ class Leadership:
         return True
 
     async def _rest(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
-        except TimeoutError:
-            return
-        if not self._stopping:
+        if await is_set_within(self._wake, seconds) and not self._stopping:
             await asyncio.sleep(min(_PAUSE, self._ttl / 100))
 
     async def _stand(self) -> None:
         asked = time.monotonic()
         before = self._term
-        term = await self._store.lead(self._holder, self._ttl)
+        term = await self._store.lead(self._holder, self._ttl, self._name)
         if term is None:
             if before is not None:
                 _log.warning("another server leads now")
@@ -153,3 +158,4 @@ class Leadership:
             self._since = asked
             _log.info("this server leads", extra={"epoch": term.epoch})
         self._until = asked + self._ttl
+        self._observer.leading(term.epoch)

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from jobqueue.core.errors import AlreadyExists, Conflict, JobQueueError, NotFound
+from jobqueue.core.errors import AlreadyExists, Conflict, NotFound, no_such_queue
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import (
-    ComponentHealth,
     Health,
     Job,
+    NotRetried,
     Outcome,
     Queue,
     QueueSpec,
     QueueStats,
     Refusal,
+    Retried,
+    RetryQuery,
     Transition,
     Worker,
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import TERMINAL
-from jobqueue.core.store import Store
-from jobqueue.core.stream import StreamRunner
+from jobqueue.core.store import JobFilter, Store
 from jobqueue.engine import admission
+from jobqueue.engine.health import Check
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.settings import EngineSettings
 
 _FORCE_CHUNK = 1_000
+# Dead letters that one call looks at: it answers well within a caller's patience.
+_RETRY_CHUNK = 1_000
+_COUNT_CHUNK = 10_000
 
 
 class OperatorCalls:
@@ -34,7 +40,9 @@ class OperatorCalls:
 
     _store: Store
     _settings: EngineSettings
-    _stream: StreamRunner | None
+    _store_check: Check
+    _leader_check: Check
+    _stream_check: Check | None
     _scheduler: Scheduler
     _apply: Callable[[Sequence[Transition]], Awaitable[list[Outcome]]]
     get: Callable[[str], Awaitable[Job]]
@@ -127,6 +135,43 @@ class OperatorCalls:
             )
         return await self.get(job_id)
 
+    async def retry_dead_letters(self, query: RetryQuery) -> Retried:
+        """See ``OperatorApi.retry_dead_letters``."""
+        admission.check_retry_query(query)
+        if query.queue is not None:
+            await self.queue_stats(query.queue)  # a mistyped name is told
+        looked = await self._store.dead_letters(
+            JobFilter(
+                queue=query.queue,
+                type=query.type,
+                before_seq=admission.read_page_token(query.page_token),
+                limit=_COUNT_CHUNK if query.dry_run else _RETRY_CHUNK,
+                reasons=query.reasons,
+                error=query.error,
+                since=query.since,
+                until=query.until,
+            )
+        )
+        answer = Retried(looked.looked_at, len(looked.found), 0)
+        if looked.before_seq is not None:
+            answer.next_page_token = admission.write_page_token(looked.before_seq)
+        if query.dry_run or not looked.found:
+            return answer
+        outcomes = await self._apply(
+            # Named with its version: one that was moved meanwhile is left alone.
+            [Transition.retried_by_hand(seq, version) for seq, version in looked.found]
+        )
+        answer.retried = sum(outcome.applied for outcome in outcomes)
+        answer.refused = [
+            NotRetried(
+                outcome.job_id,
+                f"its queue {outcome.queue!r} is deleted; create it again, then retry",
+            )
+            for outcome in outcomes
+            if outcome.refusal is Refusal.NO_QUEUE
+        ]
+        return answer
+
     async def delete_job(self, job_id: str) -> None:
         """See ``OperatorApi.delete_job``."""
         state = await self._store.delete_job(parse_job_id(job_id))
@@ -139,20 +184,15 @@ class OperatorCalls:
 
     async def health(self) -> Health:
         """See ``OperatorApi.health``."""
-        try:
-            await self._store.ping()
-        except JobQueueError as error:
-            database = ComponentHealth("database", False, error.message)
-        else:
-            durable = "durable" if self._store.durable else "not durable"
-            database = ComponentHealth("database", True, f"{self._store.name}, {durable}")
+        database = await self._store_check.answer()
         # What the store leans on makes it slower when it fails, never wrong: not unhealthy. Nor
         # does any job wait for the event stream.
         parts = [database, *self._store.components()]
-        if self._stream is not None and database.ok:
-            parts.append(await self._stream.health())
+        if database.ok:
+            others = (self._leader_check, self._stream_check)
+            parts += await asyncio.gather(*(one.answer() for one in others if one))
         return Health(database.ok, self._settings.version, parts)
 
 
 def _no_queue(name: str) -> NotFound:
-    return NotFound(f"queue: there is no queue {name!r}")
+    return no_such_queue(name)

@@ -21,6 +21,7 @@ from jobqueue.core.dispatch import ENDS, DispatchStore, Hint, HintKind
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Held, Worker, WorkerStatus
 from jobqueue.core.store import Claim, Term, TermEnded
+from jobqueue.core.waiting import is_set_within
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Session
 from jobqueue.engine.settings import EngineSettings
@@ -159,13 +160,7 @@ class Roster:
                 _log.exception("looking at the workers failed")
             looked = time.monotonic() - began
             await asyncio.sleep(min(_LONGEST_LOOK, max(_PAUSE, _SHARE * looked)))
-            await self._rest(min(self._settings.interval, _LONGEST_LOOK))
-
-    async def _rest(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
-        except TimeoutError:
-            return
+            await is_set_within(self._wake, min(self._settings.interval, _LONGEST_LOOK))
 
     async def _look(self, term: Term) -> None:
         """Compare the sessions with what the store says."""

@@ -12,6 +12,7 @@ from jobqueue.core.job import Assignment, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Observer
 from jobqueue.core.store import Claim, Store
+from jobqueue.core.waiting import is_set_within
 from jobqueue.engine.sessions import Plan, Scope, Session, Sessions
 from jobqueue.engine.settings import EngineSettings
 
@@ -168,9 +169,7 @@ class Scheduler:
     async def _run(self) -> None:
         failing = False
         while not self._stopping:
-            try:
-                await asyncio.wait_for(self._wake.wait(), self._settings.interval)
-            except TimeoutError:
+            if not await is_set_within(self._wake, self._settings.interval):
                 self._news += 1  # the safety net: look although nothing was said
             self._wake.clear()
             try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import os
+import socket
 from dataclasses import dataclass, field
 
 from jobqueue.core.job import DEFAULT_QUEUE, Queue
@@ -37,6 +39,7 @@ class EngineSettings:
     sweep_limit: int = 1_000
     retention: float = 0.0  # DONE jobs are pruned after that; 0 = kept for ever
     version: str = ""
+    name: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
     dispatch: Dispatch = Dispatch.LINKS
     # By the roster: an assignment that was not started for so long is told again.
     resend_after: float = 5.0

@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Outcome, Transition, WorkerStatus
+from jobqueue.core.observer import Observer
 from jobqueue.core.store import Store, Term, TermEnded
+from jobqueue.core.waiting import is_set_within
 from jobqueue.engine.leadership import Leadership
 from jobqueue.engine.settings import EngineSettings
 
@@ -38,6 +40,7 @@ class Sweeper:
         promoted: Callable[[], None],
         offline: Callable[[str], None],
         gives_way: Callable[[], Awaitable[bool]] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -46,7 +49,12 @@ class Sweeper:
         self._promoted = promoted
         self._offline = offline
         self._leadership = Leadership(
-            store, settings.leader_ttl, self._suspend_judgement, gives_way
+            store,
+            settings.leader_ttl,
+            self._suspend_judgement,
+            gives_way,
+            name=settings.name,
+            observer=observer,
         )
         self._task: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
@@ -115,10 +123,8 @@ class Sweeper:
                     _log.warning("the sweeper cannot work: %s", error)
                 self._failing = True
             while (delay := self._next - self._clock.now()) > 0:
-                try:
-                    # Never longer than the interval: the clock may have been set back.
-                    await asyncio.wait_for(self._nudge.wait(), min(delay, self._settings.interval))
-                except TimeoutError:
+                # Never longer than the interval: the clock may have been set back.
+                if not await is_set_within(self._nudge, min(delay, self._settings.interval)):
                     break
                 self._nudge.clear()  # told of something earlier: sleep less
             await asyncio.sleep(0)

@@ -24,6 +24,7 @@ from jobqueue.events.publisher import Message, PublishFailed, Refused
 
 _log = logging.getLogger("jobqueue.events.kafka")
 _ADMIN_TIMEOUT = 5.0
+_PROBE_TIMEOUT = 2.0
 _POLL = 0.1
 _GOODBYE = 2.0
 
@@ -160,6 +161,13 @@ class KafkaPublisher:
             target=_poll, args=(self._producer, self._ended), name="jobqueue-kafka", daemon=True
         )
         self._polling.start()
+
+    async def probe(self) -> None:
+        """See ``Publisher.probe``."""
+        try:
+            await asyncio.to_thread(check, self._settings, _PROBE_TIMEOUT)
+        except confluent_kafka.KafkaException as error:
+            raise PublishFailed(said(error)) from error
 
     async def close(self) -> None:
         """See ``Publisher.close``."""

@@ -50,6 +50,10 @@ class Publisher(Protocol):
         """Connect and make what is missing; PublishFailed if that cannot be done in time."""
         ...
 
+    async def probe(self) -> None:
+        """Look whether anybody answers there, and change nothing; else PublishFailed."""
+        ...
+
     async def close(self) -> None:
         """Drop what is under way, in bounded time. May be called twice, or before open."""
         ...

@@ -24,6 +24,7 @@ from jobqueue.core.job import ComponentHealth
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Lag, Store, Term, TermEnded
 from jobqueue.core.stream import Changes
+from jobqueue.core.waiting import is_set_within
 from jobqueue.events.pace import Pace
 from jobqueue.events.publisher import Message, Publisher, PublishFailed, Refused
 from jobqueue.events.topics import Topics
@@ -43,6 +44,7 @@ _LOOK = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _LAST_ACKS = 2.0  # at a stop
 _LAG_EVERY = 5.0
+_PROBE_EVERY = 10.0  # who stands by looks whether the stream is there
 _NO_JOB_WAITS = "jobs go on, their events wait in the store"
 
 
@@ -75,6 +77,7 @@ class Relay:
         self._stopping = False
         self._leading = False
         self._why = ""  # the stream stands still
+        self._away = ""  # nobody answers there, seen by a server that does not publish
         self._told = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -86,6 +89,7 @@ class Relay:
         self._tasks = [
             asyncio.create_task(self._run(), name="jobqueue-relay"),
             asyncio.create_task(self._measure(), name="jobqueue-relay-lag"),
+            asyncio.create_task(self._watch(), name="jobqueue-relay-watch"),
         ]
 
     async def stop(self) -> None:
@@ -120,8 +124,12 @@ class Relay:
             )
         if lag is not None and lag.refused:
             return ComponentHealth("kafka", False, f"{where}; {shown}")
-        who = "" if self._leading else "; another server publishes"
-        return ComponentHealth("kafka", True, f"{where}; {shown}{who}")
+        if self._leading:
+            return ComponentHealth("kafka", True, f"{where}; {shown}")
+        if self._away:
+            where = f"{where}: {self._away}"
+        detail = f"{where}; {shown}; another server publishes"
+        return ComponentHealth("kafka", not self._away, detail)
 
     # -- one life ----------------------------------------------------------------------------
 
@@ -155,8 +163,8 @@ class Relay:
     async def _publish(self, term: Term) -> bool:
         """As long as the term stands. Returns whether anything came through."""
         position = await self._store.begin_stream(term)
+        self._leading = True  # before Kafka is there: how far it is behind must be seen
         await self._publisher.open()
-        self._leading = True
         moved = False
         flying: deque[_Flight] = deque()
         reading: asyncio.Task[Changes] | None = None
@@ -293,12 +301,19 @@ class Relay:
                 except JobQueueError as error:
                     _log.debug("how far the stream is behind is not known: %s", error)
 
+    async def _watch(self) -> None:
+        """Standbys look at Kafka, too: one that they cannot reach stands still when they lead."""
+        while True:
+            await asyncio.sleep(_PROBE_EVERY)
+            try:
+                if not self._leading:
+                    await self._publisher.probe()
+                self._away = ""
+            except PublishFailed as error:
+                self._away = str(error)
+
     async def _rest(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
-        except TimeoutError:
-            return
-        if not self._stopping:
+        if await is_set_within(self._wake, seconds) and not self._stopping:
             await asyncio.sleep(self._gather)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from jobqueue.core.errors import Code, JobQueueError
+from jobqueue.core.waiting import is_set_within
 from jobqueue.services import journal
 from jobqueue.services.model import (
     HEARTBEAT_INTERVAL_MS,
@@ -201,12 +202,7 @@ class WorkerLoop:
 
     async def _pause(self, seconds: float) -> bool:
         """True when the worker stops."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await is_set_within(self._stopping, seconds)
 
     async def _run(self, job_id: str, spec: Spec) -> Report:
         began = time.monotonic()

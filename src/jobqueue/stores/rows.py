@@ -22,7 +22,9 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.store import DeadLetters
 
+MAX_SEQ = 2**63 - 1
 STATES: dict[int, State] = {int(state): state for state in State}
 
 
@@ -144,3 +146,12 @@ def stats_row(row: Any) -> QueueStats:
 def read_weights(column: str | None) -> dict[int, int] | None:
     """Priority weights from their column."""
     return {int(k): int(v) for k, v in json.loads(column).items()} if column else None
+
+
+def looked(rows: Iterable[Any], limit: int) -> DeadLetters:
+    """The newest rows of (number, version, whether it matches), as many as were to be looked at."""
+    ordered = sorted(rows, key=lambda row: -row[0])
+    page = ordered[:limit]
+    found = [(seq, version) for seq, version, matches in page if matches]
+    # A full page may have been the last one: then the next one is empty.
+    return DeadLetters(found, len(page), page[-1][0] if len(page) == limit else None)

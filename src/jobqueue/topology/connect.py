@@ -15,6 +15,7 @@ from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Rules, Store
 from jobqueue.redaction import redact
+from jobqueue.topology.extras import not_installed
 from jobqueue.topology.loopback import is_loopback
 
 if TYPE_CHECKING:
@@ -83,7 +84,23 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
     if scheme in _REDIS and sep:
         check_redis_url(_split_prefix(url, field)[0], field)
         return Address("redis")
-    raise InvalidArgument(field, f"{redact(url)!r} is not a known form; allowed: {allowed}")
+    hint = _hint(scheme if sep else "", url, allowed)
+    raise InvalidArgument(field, f"{redact(url)!r} is not a known form; allowed: {allowed}{hint}")
+
+
+def _hint(scheme: str, url: str, allowed: str) -> str:
+    """What was probably meant."""
+    if scheme.startswith("postgres") and "postgresql" in allowed:
+        return "; did you mean postgresql://?"
+    if scheme in ("http", "https") and "grpc" in allowed:
+        return "; programs speak gRPC: name the server's other port, like grpc://127.0.0.1:50051"
+    if scheme:
+        return ""
+    if "grpc" in allowed and re.fullmatch(r"[\w.-]+:[0-9]+", url):
+        return f"; did you mean grpc://{url}?"
+    if "sqlite" in allowed and url.endswith((".db", ".sqlite", ".sqlite3")):
+        return f"; did you mean sqlite:///{url}?"
+    return ""
 
 
 def _sqlite_path(rest: str, url: str, field: str) -> Path:
@@ -203,21 +220,11 @@ def create_locks(
     try:
         from jobqueue.stores.redis.locks import RedisLocks
     except ModuleNotFoundError as error:
-        raise not_installed(error, field, "redis") from error
+        raise not_installed(error, field, "redis") from None
     try:
         return RedisLocks(url, timeout=timeout, observer=observer)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(field, f"{redact(url)!r}: {redact(str(error))}") from None
-
-
-def not_installed(error: ModuleNotFoundError, field: str, package: str) -> Exception:
-    """What to raise when the client library of a store is missing."""
-    if (error.name or "").split(".")[0] != package:
-        return error  # a defect
-    extra = {"asyncpg": "postgres", "confluent_kafka": "kafka"}.get(package, package)
-    return InvalidArgument(
-        field, f"needs the package {package}, which is not there: pip install 'jobqueue[{extra}]'"
-    )
 
 
 def create_store(
@@ -255,7 +262,7 @@ def create_store(
         try:
             from jobqueue.stores.postgres.store import PostgresStore
         except ModuleNotFoundError as error:
-            raise not_installed(error, field, "asyncpg") from error
+            raise not_installed(error, field, "asyncpg") from None
         return PostgresStore(
             url, rules=rules, observer=observer, locks=locks, pool_size=pool_size, create=create
         )
@@ -270,7 +277,7 @@ def _redis_store(
     try:
         from jobqueue.stores.redis.store import PREFIX, RedisStore
     except ModuleNotFoundError as error:
-        raise not_installed(error, field, "redis") from error
+        raise not_installed(error, field, "redis") from None
     url, name = _split_prefix(url, field)
     prefix = PREFIX if name is None else f"{{{name}}}:"
     try:
@@ -293,7 +300,25 @@ def _prepare_file(path: Path, *, create: bool) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Unavailable(f"cannot create the folder {str(path.parent)!r}: {error}") from error
+            why = "a file has that name" if path.parent.exists() else error.strerror
+            raise Unavailable(f"cannot create the folder {str(path.parent)!r}: {why}") from error
+
+
+def orphaned(scheme: str) -> str:
+    """Why a process that was forked while its parent had this open cannot go on; empty: it can."""
+    if scheme == "memory":
+        return (
+            "the app's jobs are in the memory of the process that this one was forked from: use it"
+            " only after the fork, or use sqlite:///FILE, which processes can share"
+        )
+    if scheme in ("sqlite", "grpc"):
+        return (
+            "this process was forked while its parent had the app open, and what was open does not"
+            " survive a fork: call `await app.close()` before the fork (app.sync() closes by itself"
+            " when no call and no worker is under way), or start the process with the 'spawn'"
+            " method of multiprocessing"
+        )
+    return ""
 
 
 def warn_of_readable_key(credentials: Credentials, address: Address) -> None:

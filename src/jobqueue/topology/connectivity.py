@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from jobqueue.core.errors import Unavailable
-from jobqueue.topology.connect import not_installed
+from jobqueue.topology.extras import not_installed
 
 
 async def postgres(dsn: str, timeout: float, field: str) -> str:
@@ -16,7 +16,7 @@ async def postgres(dsn: str, timeout: float, field: str) -> str:
     try:
         import asyncpg
     except ModuleNotFoundError as error:
-        raise not_installed(error, field, "asyncpg") from error
+        raise not_installed(error, field, "asyncpg") from None
     try:
         async with asyncio.timeout(timeout):
             connection = await asyncpg.connect(dsn)

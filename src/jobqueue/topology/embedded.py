@@ -6,7 +6,9 @@ import asyncio
 import logging
 import time
 
+from jobqueue._version import __version__
 from jobqueue.access.limits import Submit
+from jobqueue.api import listening
 from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http.face import HttpFace
@@ -24,6 +26,7 @@ from jobqueue.services.on_engine import EngineTaskQueue
 from jobqueue.topology import options, security, stream
 from jobqueue.topology.connect import create_store
 from jobqueue.topology.metrics_listener import MetricsListener
+from jobqueue.topology.starting import when_reached
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 
@@ -40,7 +43,9 @@ _NO_POOL = {"all": "; no built-in pool: jobs wait for a jq-worker"}
 class Embedded:
     """Starts its parts in order and stops them in reverse. ``stop`` may be called twice."""
 
-    def __init__(self, settings: Settings, *, registry: Registry | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, registry: Registry | None = None, version: str = __version__
+    ) -> None:
         self._settings = settings
         self._registry = registry or Registry()
         self._access = security.access(settings)
@@ -62,7 +67,7 @@ class Embedded:
         assigns = self._dispatch is Dispatch.ROSTER
         self._engine = Engine(
             self._store,
-            options.engine(settings, self._dispatch),
+            options.engine(settings, self._dispatch, version),
             observer=self.metrics,
             stream=stream.runner(settings, self.metrics),
             hints=stream.scheduler_hints(settings) if assigns else None,
@@ -72,6 +77,7 @@ class Embedded:
         self._pages: MetricsListener | None = None
         self._http: HttpFace | None = None
         self._grpc: GrpcFace | None = None
+        self._ready = False
         self.http_url = ""
         self.grpc_target = ""
 
@@ -90,22 +96,8 @@ class Embedded:
 
     async def _start(self) -> None:
         settings, engine = self._settings, self._engine
-        await engine.start()
-        await self._create_queues()
-        await self._look_for_a_stream()
-        if options.pool_concurrency(settings):
-            self._pool = WorkerRuntime(
-                self._workers_side(),
-                self._registry,
-                options.worker(
-                    settings,
-                    id=options.pool_id(settings),
-                    queues=options.queues(settings),
-                    shutdown_timeout=settings.server.shutdown_timeout,
-                    fallback=not settings.worker.app,  # it knows the built-in tasks alone
-                ),
-            )
-            await self._pool.start()
+        await self._check_ports()
+        await when_reached(self._open, settings.db.start_timeout, log)
         if settings.server.role == "scheduler":
             await self._start_pages()
             self._periodic.start()
@@ -137,8 +129,41 @@ class Embedded:
             )
             port = await self._grpc.start(settings.grpc.host, settings.grpc.port)
             self.grpc_target = _joined(settings.grpc.host, port)
+        await self._start_pool()
         self._periodic.start()
         self._say_ready()
+
+    async def _open(self) -> None:
+        await self._engine.start()
+        await self._create_queues()
+        await self._look_for_a_stream()
+
+    async def _check_ports(self) -> None:
+        """A port that is taken is found out before a store is opened or created."""
+        settings = self._settings
+        if settings.http.enabled:
+            await listening.check(options.http_endpoint(settings))
+        if settings.grpc.enabled and settings.server.role != "scheduler":
+            await listening.check(options.grpc_endpoint(settings))
+
+    async def _start_pool(self) -> None:
+        """The pool comes last: a server that loses the race for a port must not take over, by
+        the name that the port gives, the pool of the server that has it."""
+        settings = self._settings
+        if not options.pool_concurrency(settings):
+            return
+        self._pool = WorkerRuntime(
+            self._workers_side(),
+            self._registry,
+            options.worker(
+                settings,
+                id=options.pool_id(settings),
+                queues=options.queues(settings),
+                shutdown_timeout=settings.server.shutdown_timeout,
+                fallback=not settings.worker.app,  # it knows the built-in tasks alone
+            ),
+        )
+        await self._pool.start()
 
     def _workers_side(self) -> DispatchApi:
         if self._dispatch is Dispatch.LINKS:
@@ -153,9 +178,8 @@ class Embedded:
         if not chosen.enabled:
             return
         self._pages = MetricsListener(lambda: self.metrics.render(self._engine))
-        port = await self._pages.start(chosen.host, chosen.port)
-        if port is not None:
-            self.http_url = f"http://{_joined(chosen.host, port)}"
+        port = await self._pages.start(options.http_endpoint(self._settings))
+        self.http_url = f"http://{_joined(chosen.host, port)}"
 
     def _submit(self) -> Submit:
         engine, limiter = self._engine, self._limiter
@@ -187,6 +211,7 @@ class Embedded:
     def _say_ready(self) -> None:
         settings = self._settings
         store = self._store
+        self._ready = True
         log.info(
             "ready: %s store, %s%s",
             store.name,
@@ -230,7 +255,8 @@ class Embedded:
                 await self._engine.stop()
         except TimeoutError:
             log.error("the store did not close within %.1f s", left)  # noqa: TRY400
-        log.info("stopped", extra={"seconds": round(time.monotonic() - began, 3)})
+        if self._ready:  # one that never was has its error to tell, and nothing else
+            log.info("stopped", extra={"seconds": round(time.monotonic() - began, 3)})
 
 
 def _joined(host: str, port: int) -> str:

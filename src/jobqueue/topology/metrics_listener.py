@@ -6,6 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from jobqueue.api import listening
+from jobqueue.api.listening import Endpoint
+
 log = logging.getLogger("jobqueue.metrics")
 
 Render = Callable[[], Awaitable[tuple[bytes, str]]]
@@ -22,21 +25,19 @@ class MetricsListener:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self, host: str, port: int) -> int | None:
-        """Listen; returns the port, or None when it is taken: that must not stop a worker."""
+    async def start(self, endpoint: Endpoint) -> int:
+        """Listen; returns the port. Unavailable: it is taken."""
+        await listening.check(endpoint)
         try:
             self._server = await asyncio.start_server(
-                self._accept, host, port, limit=_MAX_HEAD, backlog=_MAX_CONNECTIONS
+                self._accept,
+                endpoint.host,
+                endpoint.port,
+                limit=_MAX_HEAD,
+                backlog=_MAX_CONNECTIONS,
             )
         except OSError as error:
-            log.warning(
-                "no /metrics: cannot listen on %s:%d: %s",
-                host,
-                port,
-                error.strerror,
-                extra={"host": host, "port": port},
-            )
-            return None
+            raise endpoint.refused(error) from None
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:

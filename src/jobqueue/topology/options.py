@@ -11,6 +11,7 @@ from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
 from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.listening import Endpoint
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend
 from jobqueue.core.job import DEFAULT_QUEUE, Queue
@@ -88,7 +89,9 @@ def dispatch(settings: Settings) -> Dispatch:
     return Dispatch.ROSTER if settings.kafka.dispatch else Dispatch.LINKS
 
 
-def engine(settings: Settings, dispatch: Dispatch = Dispatch.LINKS) -> EngineSettings:
+def engine(
+    settings: Settings, dispatch: Dispatch = Dispatch.LINKS, version: str = __version__
+) -> EngineSettings:
     """What the engine is told."""
     return EngineSettings(
         dispatch=dispatch,
@@ -101,7 +104,7 @@ def engine(settings: Settings, dispatch: Dispatch = Dispatch.LINKS) -> EngineSet
         heartbeat_timeout=settings.worker.heartbeat_timeout,
         leader_ttl=settings.scheduler.leader_ttl,
         retention=settings.queue.retention,
-        version=__version__,
+        version=version,
     )
 
 
@@ -155,6 +158,29 @@ def http(
         access=access,
         limiter=limiter,
         tls=tls,
+    )
+
+
+def http_endpoint(settings: Settings) -> Endpoint:
+    """Where HTTP listens."""
+    how = " with --http-port or JQ_HTTP_PORT (0 takes a free one)"
+    return Endpoint(settings.http.host, settings.http.port, "http.host", "http.port", how)
+
+
+def grpc_endpoint(settings: Settings) -> Endpoint:
+    """Where gRPC listens."""
+    how = " with --grpc-port or JQ_GRPC_PORT (0 takes a free one)"
+    return Endpoint(settings.grpc.host, settings.grpc.port, "grpc.host", "grpc.port", how)
+
+
+def metrics_endpoint(settings: Settings) -> Endpoint:
+    """Where a jq-worker shows its figures."""
+    return Endpoint(
+        settings.worker.metrics_host,
+        settings.worker.metrics_port,
+        "worker.metrics_host",
+        "worker.metrics_port",
+        " with --metrics-port or JQ_WORKER_METRICS_PORT (0 = none)",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from jobqueue.access.tls import Credentials
 from jobqueue.config import Settings
 from jobqueue.core.api import DispatchApi
-from jobqueue.core.errors import AlreadyExists
+from jobqueue.core.errors import AlreadyExists, JobQueueError
 from jobqueue.core.job import QueueSpec
 from jobqueue.core.observer import Deaf
 from jobqueue.core.store import ALL_QUEUES
@@ -22,6 +22,7 @@ from jobqueue.topology import options, stream
 from jobqueue.topology.connect import create_backend, parse_url
 from jobqueue.topology.metered import Metered
 from jobqueue.topology.metrics_listener import MetricsListener
+from jobqueue.topology.starting import when_reached
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 
@@ -98,18 +99,12 @@ class RemoteWorker:
     async def start(self) -> None:
         """Connect and take jobs."""
         try:
-            await self._backend.start()
-            if self._owns_store:
-                await self._create_queues()
+            await when_reached(self._open, self._settings.db.start_timeout, log)
             await self.runtime.start()
             self._periodic.start()
         except BaseException:
             await self.stop()
             raise
-        worker = self._settings.worker
-        port = None
-        if worker.metrics_port:
-            port = await self._listener.start(worker.metrics_host, worker.metrics_port)
         log.info(
             "ready: taking jobs from %s",
             redact(self._url),
@@ -117,9 +112,24 @@ class RemoteWorker:
                 "worker_id": self.runtime.settings.id,
                 "queues": list(self._queues),
                 "concurrency": self.runtime.settings.concurrency,
-                "metrics_port": port,
+                "metrics_port": await self._start_listener(),
             },
         )
+
+    async def _open(self) -> None:
+        await self._backend.start()
+        if self._owns_store:
+            await self._create_queues()
+
+    async def _start_listener(self) -> int | None:
+        """The port of /metrics. A worker works without one, too."""
+        if not self._settings.worker.metrics_port:
+            return None
+        try:
+            return await self._listener.start(options.metrics_endpoint(self._settings))
+        except JobQueueError as error:
+            log.warning("this worker has no /metrics: %s", error.message)
+            return None
 
     async def _create_queues(self) -> None:
         for name in sorted({*self._queues, *self._scheduled}):

@@ -21,7 +21,8 @@ from jobqueue.events.dispatch.topics import DispatchTopics
 from jobqueue.events.relay import Relay
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 from jobqueue.redaction import redact
-from jobqueue.topology.connect import not_installed, parse_url
+from jobqueue.topology.connect import parse_url
+from jobqueue.topology.extras import not_installed
 from jobqueue.worker.settings import MAX_RESULT_BYTES
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def kafka(settings: Settings) -> KafkaSettings:
     try:
         from jobqueue.events.kafka import KafkaSettings
     except ModuleNotFoundError as error:
-        raise not_installed(error, _FIELD, "confluent_kafka") from error
+        raise not_installed(error, _FIELD, "confluent_kafka") from None
     chosen = settings.kafka
     _check_addresses(chosen.bootstrap)
     security: dict[str, str] = {"security.protocol": chosen.security}

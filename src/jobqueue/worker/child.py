@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import importlib
 import importlib.util
+import json
 import os
 import queue
 import signal
@@ -18,18 +19,48 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from jobqueue import logs
+from jobqueue.core.attempt import enter_attempt
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.worker import frames
 from jobqueue.worker.context import Context
 from jobqueue.worker.execution import describe, retry_after, retryable, too_large
-from jobqueue.worker.frames import Cancel, Done, Failed, Progress, Ready, Run
+from jobqueue.worker.frames import Cancel, Done, Failed, FromChild, Progress, Ready, Run, Waiting
 from jobqueue.worker.task import TaskDefinition, define
 
 SCRIPT_MODULE = "__jobqueue_main__"
 _PR_SET_PDEATHSIG = 1
+
+
+class _Attempt:
+    """The job that runs, as the code in its handler sees it."""
+
+    def __init__(self, job: Run, child: Child) -> None:
+        self.ended = False
+        self._job = job
+        self._child = child
+
+    def log_fields(self) -> Mapping[str, Any]:
+        job = self._job
+        return {
+            "job_id": job.job_id,
+            "type": job.type,
+            "queue": job.queue,
+            "attempt": job.attempt,
+        }
+
+    @contextlib.contextmanager
+    def waiting_for(self, queue: str | None) -> Iterator[None]:
+        self._child.send(Waiting(queue, begins=True))
+        try:
+            yield
+        finally:
+            if not self.ended:  # then the worker knows, and may have sent another job
+                self._child.send(Waiting(queue, begins=False))
 
 
 class Child:
@@ -45,13 +76,13 @@ class Child:
     def serve(self) -> None:
         """Run until the worker is gone."""
         threading.Thread(target=self._listen, name="worker-child", daemon=True).start()
-        self._send(Ready())
+        self.send(Ready())
         while True:
             job = self._jobs.get()
             message = self._execute(job)
             self._contexts.pop(job.lease, None)
             _flush()
-            self._send(message)
+            self.send(message)
 
     def _listen(self) -> None:
         while (body := frames.receive(self._sock)) is not None:
@@ -75,11 +106,13 @@ class Child:
             labels=job.labels,
             payload=job.payload,
             deadline=None if job.timeout is None else time.monotonic() + job.timeout,
-            on_progress=lambda value: self._send(Progress(value)),
+            on_progress=lambda value: self.send(Progress(value)),
         )
 
     def _execute(self, job: Run) -> Done | Failed:
         context = self._contexts[job.lease]
+        attempt = _Attempt(job, self)
+        enter_attempt(attempt)
         try:
             task = self._find(job)
             arguments = task.decode(job.payload)
@@ -91,6 +124,8 @@ class Child:
             result = task.encode_result(value)
         except BaseException as error:
             return Failed(describe(error), retryable(error), retry_after(error))
+        finally:
+            attempt.ended = True
         if result is not None and len(result) > job.max_result_bytes:
             return Failed(too_large(len(result), job.max_result_bytes), retryable=False)
         return Done(result, context.cancel_noticed)
@@ -109,7 +144,8 @@ class Child:
             )
         return self._tasks[key]
 
-    def _send(self, message: Ready | Progress | Done | Failed) -> None:
+    def send(self, message: FromChild) -> None:
+        """Tell the worker. Usable from any thread."""
         data = frames.frame(message)
         with self._sending:
             self._sock.sendall(data)
@@ -158,6 +194,8 @@ def main(arguments: list[str]) -> None:
     os.environ.pop("PYTHONPATH", None)
     if import_path:
         os.environ["PYTHONPATH"] = import_path
+    if (setup := json.loads(arguments[3])) is not None:
+        logs.apply(logs.Setup(**setup))
     os.set_inheritable(descriptor, False)  # a handler's own children must not hold it open
     sock = socket.socket(fileno=descriptor)
     with contextlib.suppress(BrokenPipeError, ConnectionError):

@@ -7,6 +7,7 @@ lets through, ``decode`` can read, and neither guesses.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -26,7 +27,9 @@ _KINDS_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEY
 
 
 def _from_json(kind: type, value: Any) -> Any:
-    """Read what msgspec does not know by itself: pydantic models."""
+    """Read what msgspec does not know by itself: pydantic models, and anything as an object."""
+    if kind is object:
+        return value
     validate = getattr(kind, "model_validate", None)
     if validate is None:
         raise TypeError(f"`{kind.__qualname__}` cannot be read from JSON")
@@ -42,6 +45,40 @@ def _to_json(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_to_json)
+_UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+def write_json(value: Any, where: str) -> bytes:
+    """Write a value as JSON; InvalidArgument names the place that has none.
+
+    The encoder makes null of NaN and infinity, and a number that is lost must not pass for None.
+    """
+    try:
+        raw = _encoder.encode(value)
+    except _UNWRITABLE as error:
+        raise InvalidArgument(where, str(error)) from error
+    if raw.find(b"null") >= 0:  # "in" takes three times as long
+        _refuse_not_finite(value, where)
+    return raw
+
+
+def _refuse_not_finite(value: Any, where: str) -> None:
+    found = _not_finite(msgspec.to_builtins(value, enc_hook=_to_json), where)
+    if found is not None:
+        place, number = found
+        text = f"{number} cannot be written as JSON; use None or a text in its place"
+        raise InvalidArgument(place.lstrip("."), text)
+
+
+def _not_finite(value: Any, path: str) -> tuple[str, float] | None:
+    if isinstance(value, float):
+        return None if math.isfinite(value) else (path, value)
+    parts: Any = ()
+    if isinstance(value, dict):
+        parts = ((f"{path}.{name}", part) for name, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = ((f"{path}[{index}]", part) for index, part in enumerate(value))
+    return next((found for at, part in parts if (found := _not_finite(part, at))), None)
 
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
@@ -81,6 +118,7 @@ class Codec:
         contexts = [p.name for p in parameters if _is_context(hints.get(p.name))]
         if len(contexts) > 1:
             raise InvalidArgument(f"task {name!r}", f"has several Context parameters: {contexts}")
+        self._where = f"task {name!r}: result"
         self.context_parameter = contexts[0] if contexts else None
         self.returns: Any = _open(hints.get("return", Any))
         self._kinds: dict[str, Any] = {}
@@ -102,6 +140,18 @@ class Codec:
             self._result = _decoder(None if self.returns is None else self.returns)
         except TypeError as error:
             raise InvalidArgument(f"task {name!r}", f"unsupported annotation: {error}") from error
+        # A type that JSON cannot express is nothing to hold a result against.
+        self._checked = self.returns is not Any and _readable(self.returns)
+        # A value of exactly this type can be written, and read, without a look at it.
+        self._plain = self.returns if self.returns in (int, bool) else None
+        self._may_be_none = not self._checked or self._reads(b"null")
+
+    def _reads(self, raw: bytes) -> bool:
+        try:
+            self._result.decode(raw)
+        except msgspec.MsgspecError:
+            return False
+        return self.returns is not bytes
 
     def _add(self, name: str, parameter: inspect.Parameter, kind: Any) -> None:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -144,8 +194,10 @@ class Codec:
             return self._raw(values[_RAW_PARAMETER])
         try:
             payload = _encoder.encode(values)
-        except (TypeError, ValueError, RecursionError) as error:
+        except _UNWRITABLE as error:
             raise InvalidArgument(self._culprit(values), str(error)) from error
+        if payload.find(b"null") >= 0:
+            _refuse_not_finite(values, "")
         if values:
             self._read(payload)
         return payload
@@ -242,7 +294,7 @@ class Codec:
         for name, value in values.items():
             try:
                 _encoder.encode(value)
-            except (TypeError, ValueError, RecursionError):
+            except _UNWRITABLE:
                 return name
         return "arguments"
 
@@ -258,17 +310,34 @@ class Codec:
     # -- results -----------------------------------------------------------------------------
 
     def encode_result(self, value: Any) -> bytes | None:
-        """Write what the handler returned; a handler that returns ``bytes`` says it as it is."""
-        if value is None:
+        """Write what the handler returned; a handler that returns ``bytes`` says it as it is.
+
+        InvalidArgument if it is not what the return annotation says: whoever asks for the result
+        reads it by the same annotation.
+        """
+        if value is None and self._may_be_none:
             return None
         if self.returns is bytes:
             if isinstance(value, bytes | bytearray | memoryview):
                 return bytes(value)
-            raise InvalidArgument("result", f"expected `bytes`, got `{type(value).__qualname__}`")
-        try:
+            text = f"expected `bytes`, got `{type(value).__qualname__}`"
+            raise InvalidArgument(self._where, text)
+        if type(value) is self._plain:
             return _encoder.encode(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidArgument("result", str(error)) from error
+        raw = write_json(value, self._where)
+        if self._checked:
+            self._check(raw)
+        return raw
+
+    def _check(self, raw: bytes) -> None:
+        try:
+            self._result.decode(raw)
+        except msgspec.MsgspecError as error:
+            told = _explain(error, self._where, {})
+            text = told.message.removeprefix(f"{told.field}: ").replace("`null`", "`None`")
+            raise InvalidArgument(
+                told.field, f"{text}; the annotation says {_spell(self.returns)}"
+            ) from error
 
     def decode_result(self, raw: bytes | None) -> Any:
         """Read a result by the handler's return annotation."""
@@ -280,7 +349,28 @@ class Codec:
             raise _explain(error, "result", {}) from error
 
 
+def _readable(kind: Any) -> bool:
+    """Whether that type, and every type in it, can be read from JSON."""
+    seen: list[Any] = []
+    rest: list[Any] = [msgspec.inspect.type_info(type(None) if kind is None else kind)]
+    while rest:
+        found = rest.pop()
+        if isinstance(found, tuple):
+            rest.extend(found)
+        elif isinstance(found, msgspec.inspect.CustomType):
+            if found.cls is not object and not hasattr(found.cls, "model_validate"):
+                return False
+        elif isinstance(found, msgspec.inspect.Type | msgspec.inspect.Field) and not any(
+            found is known for known in seen
+        ):
+            seen.append(found)
+            rest.extend(getattr(found, name) for name in found.__struct_fields__)
+    return True
+
+
 def _spell(kind: Any) -> str:
+    if kind in (None, type(None)):
+        return "`None`"
     if kind is Any:
         return "any value"
     if get_origin(kind) is Union or not isinstance(kind, type) or get_args(kind):

@@ -6,7 +6,8 @@ import asyncio
 import enum
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from jobqueue.core.errors import InvalidArgument
@@ -14,10 +15,14 @@ from jobqueue.core.job import Assignment, Transition
 from jobqueue.worker.context import Context
 from jobqueue.worker.outcomes import Abort, PlainFailure, RetryLater, UnknownTask
 from jobqueue.worker.task import TaskDefinition
+from jobqueue.worker.waiting import WaitingSlots
 
 MAX_ERROR_BYTES = 8 * 1024
 _MAX_MESSAGE_BYTES = 4 * 1024
+_MAX_CAUSES_BYTES = 3 * 1024
+_MAX_CAUSE_BYTES = 512
 _FRAMES = 10
+_LINKS = 5
 
 
 class Stop(enum.Enum):
@@ -38,6 +43,7 @@ class Execution:
         "context",
         "definition",
         "ended",
+        "error",
         "executor",
         "handle",
         "received",
@@ -45,6 +51,7 @@ class Execution:
         "start_unsure",
         "stop",
         "timer",
+        "waiting",
     )
 
     def __init__(
@@ -53,6 +60,7 @@ class Execution:
         definition: TaskDefinition | None,
         executor: Executor,
         received: float,
+        waiting: WaitingSlots,
     ) -> None:
         self.assignment = assignment
         self.definition = definition  # None: an external program
@@ -66,6 +74,17 @@ class Execution:
         self.context: Context | None = None  # written by threads
         self.timer: asyncio.TimerHandle | None = None
         self.handle: Any = None  # the executor's own
+        self.error: BaseException | None = None  # what the handler raised, until it is logged
+        self.waiting = waiting
+
+    def log_fields(self) -> Mapping[str, Any]:
+        """What every log line of the handler carries."""
+        job = self.assignment
+        return {"job_id": job.id, "type": job.type, "queue": job.queue, "attempt": job.attempt}
+
+    def waiting_for(self, queue: str | None) -> AbstractContextManager[None]:
+        """The handler waits for a job of that queue while the block runs."""
+        return self.waiting.waits(self.assignment.lease, queue)
 
     @property
     def timeout(self) -> float | None:
@@ -164,6 +183,7 @@ class Endings:
 
     def raised(self, execution: Execution, error: BaseException) -> Transition:
         """The handler raised."""
+        execution.error = error
         return self.failed(execution, describe(error), retryable(error), retry_after(error))
 
     def failed(
@@ -201,22 +221,52 @@ def retry_after(error: BaseException) -> float | None:
 
 
 def describe(error: BaseException) -> str:
-    """An error as text: its type and message first, then the innermost frames of the handler."""
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its message cannot be shown)"
+    """An error as text: its type and message first, then the innermost frames of the handler.
+
+    What caused it follows, in the same form.
+    """
     if isinstance(error, PlainFailure):
-        return bounded(message, _MAX_MESSAGE_BYTES)
-    kind = type(error).__qualname__
-    head = bounded(f"{kind}: {message}" if message else kind, _MAX_MESSAGE_BYTES)
-    if isinstance(error, Abort | RetryLater | UnknownTask | InvalidArgument):
+        return bounded(_message(error), _MAX_MESSAGE_BYTES)
+    head = _head(error, _MAX_MESSAGE_BYTES)
+    if isinstance(error, UnknownTask | InvalidArgument):
         return head  # it says all there is to say
-    frames = traceback.format_tb(error.__traceback__)[1:][-_FRAMES:]  # the first one is ours
-    text = "".join(frames).rstrip()
-    room = MAX_ERROR_BYTES - len(head.encode()) - 1
+    causes = bounded("".join(f"\n{link}" for link in _causes(error)), _MAX_CAUSES_BYTES)
+    if isinstance(error, Abort | RetryLater):
+        return head + causes  # raised on purpose: where does not matter
+    text = _frames(error, skip=1)  # the first one is ours
+    room = MAX_ERROR_BYTES - len(head.encode()) - len(causes.encode()) - 1
     tail = text.encode(errors="replace")[-room:].decode(errors="ignore")
-    return f"{head}\n{tail}" if tail else head
+    return f"{head}\n{tail}{causes}" if tail else head + causes
+
+
+def _causes(error: BaseException) -> Iterator[str]:
+    """What led to an error, the nearest first, as ``raise … from …`` and Python say."""
+    seen = {id(error)}
+    while len(seen) <= _LINKS:
+        how, cause = "caused by", error.__cause__
+        if cause is None and not error.__suppress_context__:
+            how, cause = "while handling", error.__context__
+        if cause is None or id(cause) in seen:
+            return
+        seen.add(id(cause))
+        yield f"{how} {_head(cause, _MAX_CAUSE_BYTES)}\n{_frames(cause)}".rstrip()
+        error = cause
+
+
+def _head(error: BaseException, limit: int) -> str:
+    kind, message = type(error).__qualname__, _message(error)
+    return bounded(f"{kind}: {message}" if message else kind, limit)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its message cannot be shown)"
+
+
+def _frames(error: BaseException, skip: int = 0) -> str:
+    return "".join(traceback.format_tb(error.__traceback__)[skip:][-_FRAMES:]).rstrip()
 
 
 def bounded(text: str, limit: int = MAX_ERROR_BYTES) -> str:

@@ -48,6 +48,13 @@ class Progress(msgspec.Struct, tag="progress", tag_field="is"):
     value: Any
 
 
+class Waiting(msgspec.Struct, tag="waiting", tag_field="is"):
+    """From the process: the handler begins, or has stopped, to wait for a job of a queue."""
+
+    queue: str | None
+    begins: bool
+
+
 class Done(msgspec.Struct, tag="done", tag_field="is"):
     """From the process: the handler returned."""
 
@@ -64,7 +71,7 @@ class Failed(msgspec.Struct, tag="failed", tag_field="is"):
 
 
 ToChild = Run | Cancel
-FromChild = Ready | Progress | Done | Failed
+FromChild = Ready | Progress | Waiting | Done | Failed
 
 _encoder = msgspec.json.Encoder()
 _to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)

@@ -31,12 +31,14 @@ class Outbox:
     def __init__(
         self,
         worker_id: str,
-        answered: Callable[[Sequence[Transition]], None],
+        answered: Callable[[Sequence[Transition], Sequence[bool]], None],
         refused: Callable[[Execution], None],
+        result_refused: Callable[[Transition], None],
     ) -> None:
         self._worker_id = worker_id
-        self._answered = answered  # called with the ends that were answered
+        self._answered = answered  # called with ends, and whether each was accepted
         self._refused = refused  # called when a start shows that the lease is gone
+        self._result_refused = result_refused  # called with the failure told instead of a result
         self._link: Link | None = None
         self._ends: list[Transition] = []
         self._starts: list[Execution] = []
@@ -181,11 +183,13 @@ class Outbox:
     def _settle(
         self, starts: list[Execution], ends: list[Transition], accepted: Sequence[bool]
     ) -> None:
+        # What is sent again may have been accepted the first time: a refusal proves nothing.
+        sure = not self._delay and not self._suspects and len(accepted) == len(starts) + len(ends)
         if self._delay:
             log.info("reports are delivered again", extra={"worker_id": self._worker_id})
         self._delay = 0.0
         self._suspects = max(0, self._suspects - 1)
-        self._answered(ends)
+        self._answered(ends, accepted[len(starts) :] if sure else [True] * len(ends))
         for execution, ok in zip(starts, accepted, strict=False):
             if not ok and not execution.start_unsure:
                 self._refused(execution)
@@ -216,13 +220,15 @@ class Outbox:
         assert report.lease is not None
         if report.result is not None:  # then it is the result; the failure can still be told
             text = f"the result was refused: {error.message}"
-            self._ends[0] = Transition.failed(
+            failure = Transition.failed(
                 report.seq, report.lease, text, retryable=False, ran_for=report.ran_for
             )
+            self._ends[0] = failure
+            self._result_refused(failure)
             return
         log.error(
             "a report was refused and is dropped: %s", error, extra={"worker_id": self._worker_id}
         )
         self._suspects = max(0, self._suspects - 1)
-        self._answered(ends)
+        self._answered(ends, [True])
         del self._ends[0]

@@ -18,6 +18,7 @@ from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.cron import Cron, utc_text
 from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict
 from jobqueue.core.job import JobSpec, SubmitResult, SubmitStatus
+from jobqueue.core.waiting import is_set_within
 
 log = logging.getLogger("jobqueue.periodic")
 
@@ -212,8 +213,4 @@ class Periodic:
         return True
 
     async def _sleep(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self._stopping, seconds)

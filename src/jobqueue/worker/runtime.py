@@ -28,14 +28,17 @@ from jobqueue.core.errors import (
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import Move
+from jobqueue.worker.attempt_log import AttemptLog
 from jobqueue.worker.context import Context
 from jobqueue.worker.execution import Endings, Execution, Stop
 from jobqueue.worker.executors.crew import Crew
 from jobqueue.worker.heartbeat import Heartbeat
+from jobqueue.worker.loop_watch import LoopWatch
 from jobqueue.worker.outbox import Outbox
 from jobqueue.worker.outcomes import UnknownTask
 from jobqueue.worker.registry import Registry, TaskDefinition, define
 from jobqueue.worker.settings import WorkerSettings
+from jobqueue.worker.waiting import WaitingSlots
 
 log = logging.getLogger("jobqueue.worker")
 
@@ -43,6 +46,7 @@ _FIRST_RECONNECT = 0.1
 _MAX_RECONNECT = 5.0
 # Answers to a registration that no repetition changes.
 _FINAL = (Conflict, InvalidArgument, PermissionDenied)
+_SUCCEED = Move.SUCCEED  # an enum's attribute is dear on the path of every job
 _CLOSE_SECONDS = 2.0  # of a stop's time, kept for killing, the last reports and deregistering
 
 
@@ -56,6 +60,7 @@ class WorkerRuntime:
         self._registry = registry
         self._unknown = _stranger(registry)
         self._endings = Endings(settings.max_result_bytes)
+        self._attempts = AttemptLog(settings.id)
         self._link: Link | None = None
         # Leases the server counts on: listed in heartbeats until their end is answered.
         self._held: dict[int, Execution] = {}
@@ -87,7 +92,8 @@ class WorkerRuntime:
         if self._link is not None or self._finished.is_set():
             return
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox(self.settings.id, self._answered, self._refused)
+        self._outbox = Outbox(self.settings.id, self._answered, self._refused, self._result_refused)
+        self._waiting = WaitingSlots(self.settings)
         self._crew = Crew(self, self._endings, self.settings)
         link = await self._connect(time.monotonic() + self.settings.connect_timeout)
         if self._finished.is_set():  # stopped meanwhile
@@ -99,6 +105,8 @@ class WorkerRuntime:
             self.settings.id, self.settings.heartbeat_interval, self._beat, self._on_pulse
         )
         self._heartbeat.start()
+        self._loop_watch = LoopWatch(self.settings.id, lambda: list(self._running.values()))
+        self._loop_watch.start()
         self._outbox.attach(link, self.settings.concurrency)
         log.info(
             "worker started with %d slots on %s",
@@ -141,8 +149,10 @@ class WorkerRuntime:
             )
         for task in self._tasks:
             task.cancel()
+        self._waiting.close()
         await self._abandon()
         await self._outbox.close()
+        await self._loop_watch.stop(self._left() / 2)
         await self._heartbeat.stop(self._left() / 2)
         await self._deregister()
         self._finished.set()
@@ -174,6 +184,8 @@ class WorkerRuntime:
         """Stop what can be stopped, and release the executors."""
         abandoned = list(self._running.values())
         for execution in abandoned:
+            if execution.stop is None:
+                self._attempts.abandoned(execution)
             execution.stop = Stop.SHUTDOWN
             execution.executor.interrupt(execution)
         tasks = {e.handle for e in abandoned if isinstance(e.handle, asyncio.Task)}
@@ -351,6 +363,8 @@ class WorkerRuntime:
             self._report_stopped(execution, report)
         else:
             self._report(execution, report)
+        if execution.error is not None:
+            execution.error = None  # its frames hold on to the execution
         self._outbox.free()
         if not self._running:
             self._idle.set()
@@ -359,6 +373,8 @@ class WorkerRuntime:
 
     def _report(self, execution: Execution, report: Transition) -> None:
         execution.reported = True
+        if report.move is not _SUCCEED or log.isEnabledFor(logging.DEBUG):
+            self._attempts.ended(execution, report)
         self._outbox.end(report)
 
     def _report_stopped(self, execution: Execution, report: Transition) -> None:
@@ -399,20 +415,28 @@ class WorkerRuntime:
         self._report(execution, Transition.timed_out(job.seq, job.lease, text, execution.ran_for()))
         self._interrupt(execution, Stop.TIMED_OUT)
 
-    def _answered(self, reports: Sequence[Transition]) -> None:
+    def _answered(self, reports: Sequence[Transition], accepted: Sequence[bool]) -> None:
+        """The server has these ends; one that it did not accept came too late."""
+        if not all(accepted):
+            for report, ok in zip(reports, accepted, strict=True):
+                execution = self._held.get(report.lease or 0)
+                if not ok and execution is not None and report.move is not Move.HAND_BACK:
+                    self._attempts.end_not_accepted(execution, report)
         for report in reports:
             if report.lease is not None:
                 self._held.pop(report.lease, None)
+
+    def _result_refused(self, report: Transition) -> None:
+        """The server takes no such result: the failure that is reported in its place is logged."""
+        if report.lease is not None and (execution := self._held.get(report.lease)) is not None:
+            self._attempts.result_refused(execution, report)
 
     def _refused(self, execution: Execution) -> None:
         """The lease is gone: stop, and say nothing."""
         if execution.reported or execution.stop is Stop.LOST or execution.ended:
             return
         if not self._hand_back_unstarted(execution):
-            log.info(
-                "the lease is gone; the attempt is stopped",
-                extra={"job_id": execution.assignment.id, "worker_id": self.settings.id},
-            )
+            self._attempts.lease_lost(execution)
             self._held.pop(execution.assignment.lease, None)
             self._interrupt(execution, Stop.LOST)
 
@@ -424,9 +448,9 @@ class WorkerRuntime:
 
     def _prepare(self, job: Assignment, now: float) -> Execution:
         if self._crew.program is not None:
-            return Execution(job, None, self._crew.program, now)
+            return Execution(job, None, self._crew.program, now, self._waiting)
         definition = self._registry.get(job.type) or self._unknown
-        return Execution(job, definition, self._crew.member_for(definition), now)
+        return Execution(job, definition, self._crew.member_for(definition), now, self._waiting)
 
 
 def _stranger(registry: Registry) -> TaskDefinition:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+import grpc.aio
 import pytest
 
-from jobqueue.api.grpc import client_servicer
 from jobqueue.core.errors import (
     AlreadyExists,
     Conflict,
@@ -16,8 +16,19 @@ from jobqueue.core.errors import (
     NotFound,
     QueueFull,
 )
-from jobqueue.core.job import JobQuery, JobSpec, QueueSpec, SubmitStatus, Transition, WorkerStatus
+from jobqueue.core.job import (
+    JobQuery,
+    JobSpec,
+    QueueSpec,
+    Retried,
+    RetryQuery,
+    SubmitStatus,
+    Transition,
+    WorkerStatus,
+)
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.engine import paging
+from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc
 from tests import patience
 from tests.api.grpc.inbox import RecordingInbox
 
@@ -154,8 +165,45 @@ async def test_pages_and_filters(remote):
     assert {job.type for job in odd.jobs} == {"t1"}
 
 
+async def test_a_standard_client_can_list_large_jobs(remote, port):
+    """grpc's own limit for an answer is 4 MiB unless the client says otherwise."""
+    ids = [await submit_one(remote, payload=b"x" * 1_000_000) for _ in range(9)]
+    found, token = [], ""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = client_pb2_grpc.ClientServiceStub(channel)
+        while True:
+            page = await stub.ListJobs(client_pb2.ListJobsRequest(page_size=9, page_token=token))
+            found += [job.id for job in page.jobs]
+            token = page.next_page_token
+            if not token:
+                break
+    assert found == ids[::-1]
+
+
+async def test_dead_letters_are_retried_over_the_wire(remote):
+    failed = await submit_one(remote)
+    await remote.cancel(failed)
+    assert await remote.retry_dead_letters(RetryQuery()) == Retried(1, 0, 0)
+    wanted = RetryQuery(reasons=(Reason.CANCELLED,), queue="default")
+    wanted.dry_run = True
+    assert await remote.retry_dead_letters(wanted) == Retried(1, 1, 0)
+    wanted.dry_run = False
+    assert await remote.retry_dead_letters(wanted) == Retried(1, 1, 1)
+    assert (await remote.get(failed)).state is State.PENDING
+    with pytest.raises(NotFound):
+        await remote.retry_dead_letters(RetryQuery(queue="nowhere"))
+    with pytest.raises(InvalidArgument):
+        await remote.retry_dead_letters(RetryQuery(reasons=()))
+    await remote.cancel(failed)
+    page = await remote.list_jobs(JobQuery(reasons=(Reason.CANCELLED,), since=1.0))
+    assert [job.id for job in page.jobs] == [failed]
+    assert (await remote.list_jobs(JobQuery(reasons=(Reason.POISON,)))).jobs == []
+    assert (await remote.list_jobs(JobQuery(until=1.0))).jobs == []
+    assert (await remote.list_jobs(JobQuery(error="x"))).jobs == []
+
+
 async def test_a_page_of_large_jobs_is_shorter_but_none_is_left_out(remote, monkeypatch):
-    monkeypatch.setattr(client_servicer, "PAGE_BYTES", 100_000)
+    monkeypatch.setattr(paging, "PAGE_BYTES", 100_000)
     ids = [await submit_one(remote, payload=b"x" * 30_000) for _ in range(7)]
     found, token = [], ""
     while True:

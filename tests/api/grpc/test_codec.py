@@ -23,6 +23,10 @@ from jobqueue.api.grpc.codec.operations import (
     info_to_pb,
     queue_from_pb,
     queue_to_pb,
+    retried_from_pb,
+    retried_to_pb,
+    retry_query_from_pb,
+    retry_query_to_pb,
     stats_from_pb,
     stats_to_pb,
     worker_from_pb,
@@ -45,9 +49,12 @@ from jobqueue.core.job import (
     Health,
     Job,
     JobSpec,
+    NotRetried,
     Pulse,
     Queue,
     QueueStats,
+    Retried,
+    RetryQuery,
     SubmitResult,
     SubmitStatus,
     Transition,
@@ -211,6 +218,25 @@ pulses = st.builds(
     cancelled=st.lists(int63, max_size=3),
     lost=st.lists(int63, max_size=3),
 )
+retry_queries = st.builds(
+    RetryQuery,
+    queue=maybe(text),
+    type=maybe(text),
+    reasons=st.lists(st.sampled_from(Reason), min_size=1, max_size=3).map(tuple),
+    error=text,
+    since=maybe(times),
+    until=maybe(times),
+    page_token=text,
+    dry_run=st.booleans(),
+)
+retrieds = st.builds(
+    Retried,
+    looked_at=int63,
+    matched=int63,
+    retried=int63,
+    refused=st.lists(st.builds(NotRetried, uuids, text), max_size=3),
+    next_page_token=text,
+)
 results = st.one_of(
     st.builds(SubmitResult.accepted, uuids),
     st.builds(SubmitResult.duplicate, uuids),
@@ -228,6 +254,8 @@ def over_the_wire(message):
     ("strategy", "to_pb", "from_pb"),
     [
         pytest.param(specs, spec_to_pb, spec_from_pb, id="spec"),
+        pytest.param(retry_queries, retry_query_to_pb, retry_query_from_pb, id="retry-query"),
+        pytest.param(retrieds, retried_to_pb, retried_from_pb, id="retried"),
         pytest.param(jobs, job_to_pb, job_from_pb, id="job"),
         pytest.param(events, event_to_pb, event_from_pb, id="event"),
         pytest.param(queues, queue_to_pb, queue_from_pb, id="queue"),

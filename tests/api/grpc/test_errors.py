@@ -28,6 +28,7 @@ from jobqueue.core.errors import (
     RateLimited,
     Unauthenticated,
     Unavailable,
+    Unreachable,
 )
 from jobqueue.core.job import JobSpec
 
@@ -94,8 +95,8 @@ async def test_rebuilt_from_a_submit(engine, remote, error):
 @pytest.mark.parametrize(
     ("status", "text", "sent", "expected"),
     [
-        ("UNAVAILABLE", "failed to connect to all addresses", True, Unavailable),
-        ("UNAVAILABLE", "Socket closed", False, Unavailable),
+        ("UNAVAILABLE", "failed to connect to all addresses", True, Unreachable),
+        ("UNAVAILABLE", "Socket closed", False, Unreachable),
         ("UNAVAILABLE", "Socket closed", True, OutcomeUnknown),
         ("CANCELLED", "", True, OutcomeUnknown),
         ("DEADLINE_EXCEEDED", "", False, DeadlineExceeded),
@@ -106,7 +107,7 @@ async def test_rebuilt_from_a_submit(engine, remote, error):
         ("UNIMPLEMENTED", "", True, Internal),
         ("DATA_LOSS", "", True, Internal),
         ("INTERNAL", "Internal error from Core", True, OutcomeUnknown),
-        ("INTERNAL", "Internal error from Core", False, Unavailable),
+        ("INTERNAL", "Internal error from Core", False, Unreachable),
     ],
 )
 def test_errors_of_the_transport(status, text, sent, expected):

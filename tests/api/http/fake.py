@@ -21,6 +21,8 @@ from jobqueue.core.job import (
     Queue,
     QueueSpec,
     QueueStats,
+    Retried,
+    RetryQuery,
     SubmitResult,
     Worker,
     WorkerInfo,
@@ -60,6 +62,8 @@ class FakeBackend:
         self.healthy = False  # whatever its components say
         self.specs: list[JobSpec] = []
         self.queries: list[JobQuery] = []
+        self.retry_queries: list[RetryQuery] = []
+        self.retried = Retried(0, 0, 0)
         self.failure: Exception | None = None
         self.gate: asyncio.Event | None = None
         self.entered = asyncio.Event()
@@ -216,6 +220,11 @@ class FakeBackend:
         job = await self.get(job_id)
         job.state = State.PENDING
         return job
+
+    async def retry_dead_letters(self, query: RetryQuery) -> Retried:
+        await self._call()
+        self.retry_queries.append(query)
+        return self.retried
 
     async def delete_job(self, job_id: str) -> None:
         await self.get(job_id)

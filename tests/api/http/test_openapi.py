@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import msgspec
 import pytest
 
+from jobqueue._version import __version__
 from jobqueue.api.http import create_app, shapes
 from jobqueue.api.http.bodies import decode_batch, decode_job, decode_queue
 from jobqueue.api.http.settings import HttpSettings
@@ -24,6 +26,7 @@ ROUTES = {
     "/jobs/{job_id}/events": {"get"},
     "/jobs/{job_id}/wait": {"get"},
     "/dlq": {"get"},
+    "/dlq/retry": {"post"},
     "/dlq/{job_id}/retry": {"post"},
     "/queues": {"get", "post"},
     "/queues/{name}": {"get", "delete"},
@@ -141,8 +144,47 @@ async def test_answers_are_as_documented(http: httpx.AsyncClient, backend: FakeB
         assert msgspec.json.decode(response.content, type=shape), path
 
 
-async def test_the_page(http: httpx.AsyncClient) -> None:
+async def test_the_page_needs_nobody_else(http: httpx.AsyncClient) -> None:
+    """Nothing is loaded from another origin, and no script stands in the page itself."""
     page = await http.get("/docs")
     assert page.status_code == 200
-    assert "/openapi.json" in page.text
+    assert "//" not in page.text.replace("<!DOCTYPE", "")
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", page.text, re.DOTALL)
+    assert len(scripts) == 2
+    assert all(not inline.strip() for _, inline in scripts)
+    for link in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+        if link != "data:,":
+            asset = await http.get(f"/{link}")
+            assert asset.status_code == 200, link
+            assert len(asset.content) > 50
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'; script-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy
+    bundle = await http.get("/docs/swagger-ui-bundle.js")
+    assert len(bundle.content) > 1_000_000
+    assert bundle.headers["content-type"].startswith("text/javascript")
+
+
+async def test_the_page_lists_every_route_without_a_script(http: httpx.AsyncClient) -> None:
+    text = (await http.get("/docs")).text
+    for path in ROUTES:
+        assert f"<code>{path}</code>" in text
+
+
+async def test_the_root_says_what_is_here(http: httpx.AsyncClient) -> None:
+    index = (await http.get("/")).json()
+    assert (index["name"], index["version"]) == ("jobqueue", __version__)
+    assert index["links"]["docs"] == "/docs"
+    page = await http.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["vary"] == "Accept"
+    assert "content-security-policy" in page.headers
+    linked = {f"/{link}" for link in re.findall(r'<a href="([^"]+)"', page.text)}
+    assert linked == set(index["links"].values())
+    for link in linked:
+        assert (await http.get(link)).status_code == 200, link
+    assert (await http.post("/")).status_code == 405
+
+
+async def test_the_description_is_there(http: httpx.AsyncClient) -> None:
     assert (await http.get("/openapi.json")).json()["info"]["title"] == "jobqueue"

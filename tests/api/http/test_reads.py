@@ -10,8 +10,8 @@ import pytest
 
 from jobqueue.api.http import HttpSettings
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import Cancellation, Page
-from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.job import Cancellation, NotRetried, Page, Retried, RetryQuery
+from jobqueue.core.lifecycle import FAILURES, Reason, State
 from tests.api.http.conftest import Serve
 from tests.api.http.fake import CREATED, FakeBackend, make_job
 
@@ -236,3 +236,50 @@ async def test_dead_letters(http: httpx.AsyncClient, backend: FakeBackend) -> No
     assert "PENDING, not DEAD_LETTERED" in again.json()["error"]["message"]
     assert (await http.post(f"/dlq/{NOBODY}/retry")).status_code == 404
     assert (await http.post("/dlq/x/retry")).status_code == 400
+
+
+@pytest.mark.req("inp:DLQ")
+async def test_many_dead_letters_are_chosen_and_retried(
+    http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    backend.retried = Retried(10, 3, 2, [NotRetried("some-id", "its queue 'q' is deleted")], "s1f")
+    answer = await http.post("/dlq/retry")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "looked_at": 10,
+        "matched": 3,
+        "retried": 2,
+        "refused": [{"job_id": "some-id", "message": "its queue 'q' is deleted"}],
+        "next_page_token": "s1f",
+    }
+    assert backend.retry_queries == [RetryQuery()]
+    assert set(backend.retry_queries[0].reasons) == FAILURES
+    await http.post(
+        "/dlq/retry?queue=mail&type=send&reason=cancelled,POISON&reason=ttl_expired&error=no+route"
+        "&since=2030-01-31T12:00:00%2B02:00&until=1900000000&page_token=s1f&dry_run=true"
+    )
+    assert backend.retry_queries[1] == RetryQuery(
+        queue="mail",
+        type="send",
+        reasons=(Reason.CANCELLED, Reason.POISON, Reason.TTL_EXPIRED),
+        error="no route",
+        since=1896084000.0,
+        until=1900000000.0,
+        page_token="s1f",
+        dry_run=True,
+    )
+    for wrong in ("reason=boredom", "since=yesterday", "nonsense=1", "dry_run=perhaps"):
+        refused = await http.post(f"/dlq/retry?{wrong}")
+        assert (refused.status_code, refused.json()["error"]["field"]) == (
+            400,
+            wrong.split("=")[0],
+        )
+
+
+async def test_dead_letters_are_listed_by_the_same_choice(
+    http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    await http.get("/dlq?reason=failures&error=boom&since=1.5&until=2.5")
+    (query,) = backend.queries
+    assert set(query.reasons) == FAILURES
+    assert (query.error, query.since, query.until) == ("boom", 1.5, 2.5)

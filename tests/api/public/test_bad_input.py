@@ -23,6 +23,8 @@ BAD_JOBS = [
     (Spec(timeout=0), "timeout"),
     (Spec(delay=-1), "delay"),
     (Spec(delay=1, run_at=2_000_000_000), "delay"),
+    (Spec(delay=10, ttl=5), "delay"),
+    (Spec(run_at=4_000_000_000, ttl=5), "run_at"),
     (Spec(key=""), "idempotency_key"),
     (Spec(key="k" * 256), "idempotency_key"),
     (Spec(queue="no spaces"), "queue"),

@@ -23,7 +23,9 @@ async def test_a_taken_port(serve):
     services = await serve()
     second = ServiceHost("job")
     second.add_jobs(parts.jobs())
-    with pytest.raises(Unavailable, match=f"the job service: cannot listen on .*{services.port}"):
+    with pytest.raises(
+        Unavailable, match=f"the job service: JOB_PORT: 127.0.0.1:{services.port} is in use"
+    ):
         await second.start("127.0.0.1", services.port)
     await second.stop(0)
 

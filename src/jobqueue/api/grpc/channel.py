@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import weakref
 from collections.abc import Sequence
 
 import grpc
@@ -9,6 +12,10 @@ import grpc.aio
 
 from jobqueue.access.policy import AUTHORIZATION
 from jobqueue.access.tls import Credentials, ServerTls, Tls, read_pem
+from jobqueue.core.errors import Conflict
+from jobqueue.core.forking import FORKS
+
+log = logging.getLogger("jobqueue.grpc")
 
 KIB, MIB = 1024, 1024 * 1024
 # A server takes at least this much in one message, whatever its payload limit: clients may fill
@@ -19,9 +26,7 @@ MESSAGE_MARGIN = 256 * KIB
 # A batch of specs, assignments or reports is closed when it reaches this size.
 BATCH_BYTES = 1 * MIB
 BATCH_ITEMS = 1000
-# A page of jobs is made shorter when it would exceed this.
-PAGE_BYTES = 16 * MIB
-# The largest answer a client takes: a page, or one job with payload and result.
+# The largest answer a client takes: one job with payload and result. Pages are smaller.
 CLIENT_RECEIVE_BYTES = 64 * MIB
 
 # Sent at the beginning of a stream that was let in, before any message.
@@ -74,19 +79,77 @@ class Dialer:
 
     def open(self) -> grpc.aio.Channel:
         """A channel for the running loop."""
+        _IN_USE.check()
         if self._channel_credentials is None:
-            return grpc.aio.insecure_channel(self._target, options=client_options())
-        return grpc.aio.secure_channel(
-            self._target, self._channel_credentials, options=client_options()
-        )
+            channel = grpc.aio.insecure_channel(self._target, options=client_options())
+        else:
+            channel = grpc.aio.secure_channel(
+                self._target, self._channel_credentials, options=client_options()
+            )
+        _IN_USE.add(channel)
+        return channel
 
     def open_blocking(self) -> grpc.Channel:
         """A channel for threads; heartbeats use it, since they must survive a blocked loop."""
+        _IN_USE.check()
         if self._channel_credentials is None:
-            return grpc.insecure_channel(self._target, options=client_options())
-        return grpc.secure_channel(
-            self._target, self._channel_credentials, options=client_options()
-        )
+            channel = grpc.insecure_channel(self._target, options=client_options())
+        else:
+            channel = grpc.secure_channel(
+                self._target, self._channel_credentials, options=client_options()
+            )
+        _IN_USE.add(channel)
+        return channel
+
+
+_REMEDY = (
+    "close the app or client before the fork (`await app.close()`; app.sync() closes by itself when"
+    " no call and no worker is under way), or start the process with the 'spawn' method of"
+    " multiprocessing"
+)
+
+
+class _InUse:
+    """Whether gRPC was in use when this process was forked.
+
+    Its threads are missing then, and every call would wait until its time is up. That gRPC itself
+    may crash such a child is prevented by GRPC_ENABLE_FORK_SUPPORT=0 alone, which has to be set
+    before gRPC is imported and holds for all its users in the process: that is not ours to choose.
+    """
+
+    def __init__(self) -> None:
+        self._channels: weakref.WeakSet[grpc.aio.Channel | grpc.Channel] = weakref.WeakSet()
+        self._orphaned = False
+        self._warned = False
+
+    def add(self, channel: grpc.aio.Channel | grpc.Channel) -> None:
+        self._channels.add(channel)
+
+    def check(self) -> None:
+        if self._orphaned:
+            raise Conflict(
+                "this process was forked while gRPC channels were open in its parent, and gRPC"
+                f" cannot be used in such a process: {_REMEDY}"
+            )
+
+    def before_fork(self) -> bool:
+        if self._channels:
+            gc.collect()  # those that only wait for the garbage collector are closed by it
+        if self._channels and not self._warned:
+            self._warned = True
+            log.warning(
+                "the process forks while gRPC channels are open: the child cannot use gRPC, which"
+                " may even crash it; %s",
+                _REMEDY,
+            )
+        return False
+
+    def after_fork(self) -> None:
+        self._orphaned = self._orphaned or len(self._channels) > 0
+
+
+_IN_USE = _InUse()
+FORKS.join(_IN_USE, last=True)
 
 
 def _channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:

@@ -8,14 +8,13 @@ from typing import Any
 
 from jobqueue.access.limits import Limiter
 from jobqueue.api.grpc.calls import Calls, Duplex, handled
-from jobqueue.api.grpc.channel import PAGE_BYTES
 from jobqueue.api.grpc.codec.jobs import event_to_pb, job_to_pb, result_to_pb, spec_from_pb
-from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_states
+from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_reasons, asked_states, seconds
 from jobqueue.api.grpc.submit_stream import submit_stream
 from jobqueue.core.api import ClientApi
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
-from jobqueue.core.job import JobQuery, Page, SubmitStatus
+from jobqueue.core.job import JobQuery, SubmitStatus
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import client_pb2_grpc as rpc
 
@@ -108,11 +107,12 @@ class ClientServicer(rpc.ClientServiceServicer):
             type=request.type if request.HasField("type") else None,
             limit=request.page_size if request.HasField("page_size") else DEFAULT_PAGE,
             page_token=request.page_token,
+            reasons=asked_reasons(request.reasons, "reasons"),
+            error=request.error,
+            since=seconds(request.since) if request.HasField("since") else None,
+            until=seconds(request.until) if request.HasField("until") else None,
         )
         page = await self._backend.list_jobs(query)
-        while (size := _page_bytes(page)) > PAGE_BYTES and len(page.jobs) > 1:
-            query.limit = max(1, len(page.jobs) * PAGE_BYTES // (size + 1))
-            page = await self._backend.list_jobs(query)
         return pb.ListJobsResponse(
             jobs=[job_to_pb(job) for job in page.jobs], next_page_token=page.next_page_token
         )
@@ -145,7 +145,3 @@ class ClientServicer(rpc.ClientServiceServicer):
         finally:
             if isinstance(events, AsyncGenerator):
                 await asyncio.shield(events.aclose())
-
-
-def _page_bytes(page: Page) -> int:
-    return sum(len(job.payload) + len(job.result or b"") + len(job.error) for job in page.jobs)

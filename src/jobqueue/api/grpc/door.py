@@ -54,6 +54,7 @@ ROLES: dict[str, frozenset[Role]] = {
     "/jq.v1.OperatorService/DrainWorker": _OPERATOR,
     "/jq.v1.OperatorService/ShutdownWorker": _OPERATOR,
     "/jq.v1.OperatorService/RetryJob": _OPERATOR,
+    "/jq.v1.OperatorService/RetryDeadLetters": _OPERATOR,
     "/jq.v1.OperatorService/DeleteJob": _OPERATOR,
     "/jq.v1.OperatorService/GetHealth": _OPERATOR,
 }

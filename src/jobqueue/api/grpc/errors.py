@@ -8,6 +8,7 @@ remote client rebuilds the very error that the server raised.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
@@ -31,6 +32,7 @@ from jobqueue.core.errors import (
     RateLimited,
     Unauthenticated,
     Unavailable,
+    Unreachable,
 )
 from jobqueue.pb.jq.v1 import types_pb2
 
@@ -66,6 +68,11 @@ _PLAIN: dict[Code, type[JobQueueError]] = {
         Internal,
     )
 }
+_REFUSED = re.compile(
+    r"failed to connect to all addresses; last error: .*"
+    r"ipv[46]:(?P<address>\S+): Failed to connect to remote host: (?P<why>[^:]+)$"
+)
+_HTTP_1 = re.compile(r"ipv[46]:(?P<address>\S+): .*connect an http1\.x server")
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -171,12 +178,20 @@ def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQue
     if broken or (status is grpc.StatusCode.INTERNAL and text == "Internal error from Core"):
         if sent and not _never_left(text):
             return OutcomeUnknown(f"the connection broke before the answer came: {text}")
-        return Unavailable(f"the server cannot be reached: {text}")
+        return Unreachable(f"the server cannot be reached: {_plain(text)}")
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         if sent:
             return OutcomeUnknown("no answer came in time")
         return DeadlineExceeded("no answer came in time")
     return Internal(f"{status.name}: {text}")
+
+
+def _plain(text: str) -> str:
+    """The address and the system's error, out of gRPC's words for a connection that failed."""
+    if found := _HTTP_1.search(text):
+        return f"{unquote(found['address'])} speaks HTTP, not gRPC; name the server's gRPC port"
+    found = _REFUSED.search(text)
+    return f"{unquote(found['address'])}: {found['why']}" if found else text
 
 
 def _never_left(text: str) -> bool:

@@ -10,6 +10,8 @@ from jobqueue.api.grpc.codec.operations import (
     health_to_pb,
     queue_spec_from_pb,
     queue_to_pb,
+    retried_to_pb,
+    retry_query_from_pb,
     stats_to_pb,
     worker_to_pb,
 )
@@ -106,6 +108,14 @@ class OperatorServicer(rpc.OperatorServiceServicer):
         """Send a job back to PENDING."""
         job = await self._backend.retry(parse_job_id(request.job_id))
         return pb.RetryJobResponse(job=job_to_pb(job))
+
+    @handled
+    async def RetryDeadLetters(
+        self, request: pb.RetryDeadLettersRequest, context: Any
+    ) -> pb.RetryDeadLettersResponse:
+        """Send the next dead letters that match back to PENDING."""
+        retried = await self._backend.retry_dead_letters(retry_query_from_pb(request))
+        return retried_to_pb(retried)
 
     @handled
     async def DeleteJob(self, request: pb.DeleteJobRequest, context: Any) -> pb.DeleteJobResponse:

@@ -27,6 +27,7 @@ from jobqueue.api.grpc.operator_servicer import OperatorServicer
 from jobqueue.api.grpc.taskqueue.public_servicer import PublicServicer
 from jobqueue.api.grpc.taskqueue.registering import add_to_server
 from jobqueue.api.grpc.worker_servicer import WorkerServicer
+from jobqueue.api.listening import Endpoint
 from jobqueue.core.api import Backend
 from jobqueue.pb.jq.v1 import (
     client_pb2,
@@ -107,7 +108,8 @@ class GrpcFace:
         if self._reflection:
             names = (*self._services, health.SERVICE_NAME, reflection_service.SERVICE_NAME)
             reflection_service.enable_server_reflection(names, server)
-        bound = bind(server, host, port, self._tls)
+        endpoint = Endpoint(host, port, "grpc.host", "grpc.port")
+        bound = await bind(server, endpoint, self._tls)
         await server.start()
         self._server = server
         await self.set_serving(True)

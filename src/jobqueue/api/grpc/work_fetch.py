@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jobqueue.api.grpc.desk import Desk
 from jobqueue.core.errors import NotFound
 from jobqueue.core.job import Assignment, WorkerStatus
+from jobqueue.core.waiting import is_set_within
 
 
 class Buffer:
@@ -56,11 +57,7 @@ class Buffer:
         self._changed.clear()
         if self._jobs or self.elsewhere or self.status is not WorkerStatus.ONLINE:
             return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+        await is_set_within(self._changed, seconds)
 
 
 class Fetcher:

@@ -14,6 +14,7 @@ from jobqueue.api.http.events import event_routes
 from jobqueue.api.http.guard import Guard
 from jobqueue.api.http.jobs import job_routes, list_routes, submit_routes
 from jobqueue.api.http.operators import queue_routes, worker_routes
+from jobqueue.api.http.pages import page_routes
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.api.http.system import system_routes
 from jobqueue.core.api import Backend
@@ -33,6 +34,7 @@ def create_app(backend: Backend, *, settings: HttpSettings | None = None) -> Fas
         title="jobqueue",
         version=__version__,
         description=_DESCRIPTION,
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -45,6 +47,7 @@ def create_app(backend: Backend, *, settings: HttpSettings | None = None) -> Fas
         queue_routes(desk),
         worker_routes(desk),
         system_routes(desk),
+        page_routes(app, desk),
     ]
     for router in routers:
         app.include_router(router)

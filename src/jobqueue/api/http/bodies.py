@@ -66,7 +66,7 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
             max_retries=self.max_retries,
             ttl=self.ttl,
             delay=self.delay,
-            run_at=_epoch(self.run_at),
+            run_at=epoch(self.run_at, "run_at"),
             timeout=self.timeout,
             key=self.idempotency_key,
             labels=self.labels,
@@ -239,7 +239,8 @@ def _task_in(payload: bytes) -> str:
     return _TEXT.decode(task) if task[:1] == b'"' else ""
 
 
-def _epoch(moment: str | float | None) -> float | None:
+def epoch(moment: str | float | None, field: str) -> float | None:
+    """A time from input, in seconds since the epoch."""
     if not isinstance(moment, str):
         return moment
     try:
@@ -248,11 +249,21 @@ def _epoch(moment: str | float | None) -> float | None:
         parsed = None
     if parsed is None or parsed.tzinfo is None:
         raise InvalidArgument(
-            "run_at",
+            field,
             f"{moment[:80]!r} is not a time; allowed: RFC 3339 with an offset"
             " (2030-01-31T12:00:00Z) or epoch seconds",
         )
     return parsed.timestamp()
+
+
+def query_time(text: str | None, field: str) -> float | None:
+    """The same in a URL, where epoch seconds are text, and where "+" may have become a space."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return epoch(text.replace(" ", "+"), field)
 
 
 class Buffers:

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from jobqueue.access.callers import Role, enter_call
 from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Access, Shown, permit
 from jobqueue.api.http.errors import answer
+from jobqueue.api.http.pages import OPEN_PATHS
 from jobqueue.core.errors import JobQueueError
 
 CERTIFICATE = "jobqueue.certificate"  # in the scope: the name in the client's certificate
@@ -31,6 +32,7 @@ ROLES: dict[tuple[str, str], frozenset[Role]] = {
     ("POST", "/jobs/{job_id}/retry"): _OPERATOR,
     ("DELETE", "/jobs/{job_id}"): _OPERATOR,
     ("GET", "/dlq"): _READER,
+    ("POST", "/dlq/retry"): _OPERATOR,
     ("POST", "/dlq/{job_id}/retry"): _OPERATOR,
     ("GET", "/queues"): _OPERATOR,
     ("POST", "/queues"): _OPERATOR,
@@ -45,7 +47,7 @@ ROLES: dict[tuple[str, str], frozenset[Role]] = {
     ("GET", "/status"): _OPERATOR,
 }
 # Those who watch the server have no keys, and the API's description is no secret.
-OPEN = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"}) | OPEN_PATHS
 
 
 class Door:

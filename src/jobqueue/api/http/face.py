@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import math
 import socket
@@ -22,12 +21,13 @@ from jobqueue.api.http.app import create_app
 from jobqueue.api.http.door import CERTIFICATE, certificate_name
 from jobqueue.api.http.errors import ErrorAnswer, detail
 from jobqueue.api.http.settings import KIB, HttpSettings
+from jobqueue.api.listening import Endpoint, open_sockets
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
+from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.http")
 _MAX_HEAD_BYTES = 64 * KIB
-_BACKLOG = 1024
 _REFUSALS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 _REFUSALS[503] = "Service Unavailable"
 
@@ -153,8 +153,7 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         while not self.stopping.is_set():
             await self.on_tick(0)  # the Date header
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.stopping.wait(), 1.0)
+            await is_set_within(self.stopping, 1.0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, let requests end, cut off those that do not."""
@@ -186,7 +185,7 @@ class HttpFace:
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which is a free one if 0 was asked for."""
         config = self._config()  # says what is wrong with a certificate before a port is taken
-        sockets = await _bind(host, port)
+        sockets = await open_sockets(Endpoint(host, port, "http.host", "http.port"))
         bound: int = sockets[0].getsockname()[1]
         server = self._server = _Server(config)
         self._task = asyncio.create_task(server.serve(sockets), name="http-face")
@@ -239,37 +238,3 @@ class HttpFace:
             proxy_headers=False,
             timeout_keep_alive=math.ceil(settings.keep_alive),
         )
-
-
-async def _bind(host: str, port: int) -> list[socket.socket]:
-    """Bind every address of the host to the same port."""
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise InvalidArgument("http.host", f"cannot resolve {host!r}: {error.strerror}") from None
-    sockets: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            listener = socket.socket(family, kind, protocol)
-            sockets.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind((address[0], port, *address[2:]))
-            port = listener.getsockname()[1]
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-    except OSError as error:
-        for listener in sockets:
-            listener.close()
-        raise _cannot_bind(host, port, error) from None
-    return sockets
-
-
-def _cannot_bind(host: str, port: int, error: OSError) -> JobQueueError:
-    if error.errno == errno.EADDRINUSE:
-        return Unavailable(
-            f"http.port: {host}:{port} is in use by another program; stop it or choose another port"
-        )
-    return Unavailable(f"http.port: cannot listen on {host}:{port}: {error.strerror}")

@@ -9,12 +9,20 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from jobqueue.api.http import render, shapes
-from jobqueue.api.http.bodies import BatchBody, JobBody, decode_batch, decode_job
+from jobqueue.api.http.bodies import BatchBody, JobBody, decode_batch, decode_job, query_time
 from jobqueue.api.http.desk import Desk, reply
 from jobqueue.api.http.errors import answer, detail, headers_of
 from jobqueue.api.http.guard import allow_longer
 from jobqueue.api.http.openapi import answers, takes
-from jobqueue.api.http.params import DeadLetterParams, JobParams, ListParams, NoParams, WaitParams
+from jobqueue.api.http.params import (
+    DeadLetterParams,
+    JobParams,
+    ListParams,
+    NoParams,
+    PageParams,
+    RetryParams,
+    WaitParams,
+)
 from jobqueue.core.errors import (
     AlreadyExists,
     Conflict,
@@ -25,8 +33,8 @@ from jobqueue.core.errors import (
     RateLimited,
 )
 from jobqueue.core.ids import parse_job_id
-from jobqueue.core.job import JobQuery, JobSpec, SubmitResult, SubmitStatus
-from jobqueue.core.lifecycle import State, project
+from jobqueue.core.job import JobQuery, JobSpec, RetryQuery, SubmitResult, SubmitStatus
+from jobqueue.core.lifecycle import State, parse_deaths, project
 
 
 def submit_routes(desk: Desk) -> APIRouter:
@@ -190,26 +198,49 @@ def list_routes(desk: Desk) -> APIRouter:
     router = APIRouter()
     pages: dict[int | str, dict[str, Any]] = answers({200: (shapes.JobPage, "a page")}, 400)
 
-    async def page(params: DeadLetterParams, states: tuple[State, ...], view: str) -> Response:
-        found = await desk.backend.list_jobs(
-            JobQuery(
-                queue=params.queue,
-                states=states,
-                type=params.type,
-                limit=params.limit,
-                page_token=params.page_token,
-            )
+    def query(params: PageParams, states: tuple[State, ...]) -> JobQuery:
+        return JobQuery(
+            queue=params.queue,
+            states=states,
+            type=params.type,
+            limit=params.limit,
+            page_token=params.page_token,
         )
+
+    async def page(wanted: JobQuery, view: str) -> Response:
+        found = await desk.backend.list_jobs(wanted)
         return reply(render.page_view(found, view, desk.settings.max_listed_payload_bytes))
 
     @router.get("/jobs", tags=["jobs"], summary="List jobs, newest first", responses=pages)
     async def list_jobs(params: ListParams) -> Response:
         view = desk.view(params.view)
-        return await page(params, render.parse_states(params.status, view), view)
+        return await page(query(params, render.parse_states(params.status, view)), view)
 
     @router.get("/dlq", tags=["dead letters"], summary="List dead letters", responses=pages)
     async def dead_letters(params: DeadLetterParams) -> Response:
-        return await page(params, (State.DEAD_LETTERED,), desk.view(params.view))
+        wanted = query(params, (State.DEAD_LETTERED,))
+        wanted.reasons = parse_deaths(params.reason)
+        wanted.error = params.error
+        wanted.since, wanted.until = _times(params.since, params.until)
+        return await page(wanted, desk.view(params.view))
+
+    @router.post(
+        "/dlq/retry",
+        tags=["dead letters"],
+        summary="Send dead letters that match back to their queues, a bounded number in one call",
+        responses=answers({200: (shapes.RetryAnswer, "what this call did")}, 400, 404),
+    )
+    async def retry_all(params: RetryParams) -> Response:
+        wanted = RetryQuery(
+            queue=params.queue,
+            type=params.type,
+            error=params.error,
+            page_token=params.page_token,
+            dry_run=params.dry_run,
+        )
+        wanted.reasons = parse_deaths(params.reason) or wanted.reasons
+        wanted.since, wanted.until = _times(params.since, params.until)
+        return reply(render.retry_answer(await desk.backend.retry_dead_letters(wanted)))
 
     @router.post(
         "/dlq/{job_id}/retry",
@@ -226,3 +257,7 @@ def list_routes(desk: Desk) -> APIRouter:
         return reply(render.job_view(job, desk.view(params.view)))
 
     return router
+
+
+def _times(since: str | None, until: str | None) -> tuple[float | None, float | None]:
+    return query_time(since, "since"), query_time(until, "until")

@@ -25,6 +25,7 @@ _SCHEMAS = (
     shapes.BatchAnswer,
     shapes.HistoryView,
     shapes.CancelAnswer,
+    shapes.RetryAnswer,
     shapes.QueueView,
     shapes.QueueList,
     shapes.QueueChange,

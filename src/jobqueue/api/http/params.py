@@ -25,14 +25,45 @@ class _NoParams(_Strict):
     pass
 
 
-class _DeadLetterParams(_JobParams):
+_REASONS = (
+    "why they were dead-lettered, repeated or as a comma list: FAILURES (the job's own),"
+    " ALL, or single reasons"
+)
+_ERROR = Field("", description="is part of the error text, letter by letter")
+_SINCE = Field(
+    None, description="ended at this time or later: RFC 3339 with an offset, or epoch seconds"
+)
+_UNTIL = Field(None, description="ended before this time")
+
+
+class _PageParams(_JobParams):
     queue: str | None = None
     type: str | None = Field(None, description="the task's name")
-    limit: int = Field(20, ge=1, le=MAX_PAGE)
+    limit: int = Field(
+        20, ge=1, le=MAX_PAGE, description="jobs on a page; large ones make it shorter"
+    )
     page_token: str = Field("", description="`next_page_token` of the page before")
 
 
-class _ListParams(_DeadLetterParams):
+class _DeadLetterParams(_PageParams):
+    reason: list[str] = Field(default_factory=list, description=f"{_REASONS}; by default ALL")
+    error: str = _ERROR
+    since: str | None = _SINCE
+    until: str | None = _UNTIL
+
+
+class _RetryParams(_Strict):
+    queue: str | None = None
+    type: str | None = Field(None, description="the task's name")
+    reason: list[str] = Field(default_factory=list, description=f"{_REASONS}; by default FAILURES")
+    error: str = _ERROR
+    since: str | None = _SINCE
+    until: str | None = _UNTIL
+    page_token: str = Field("", description="`next_page_token` of the answer before")
+    dry_run: bool = Field(False, description="count what matches, change nothing")
+
+
+class _ListParams(_PageParams):
     status: list[str] = Field(
         default_factory=list, description="states to show, repeated or as a comma list"
     )
@@ -55,6 +86,8 @@ class _DeleteQueueParams(_Strict):
 JobParams = Annotated[_JobParams, Query()]
 NoParams = Annotated[_NoParams, Query()]
 DeadLetterParams = Annotated[_DeadLetterParams, Query()]
+PageParams = Annotated[_PageParams, Query()]
+RetryParams = Annotated[_RetryParams, Query()]
 ListParams = Annotated[_ListParams, Query()]
 WaitParams = Annotated[_WaitParams, Query()]
 EventParams = Annotated[_EventParams, Query()]

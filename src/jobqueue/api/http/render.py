@@ -19,6 +19,8 @@ from jobqueue.api.http.shapes import (
     JobPage,
     JobView,
     QueueView,
+    RefusedView,
+    RetryAnswer,
     WorkerView,
 )
 from jobqueue.core.errors import InvalidArgument
@@ -30,6 +32,7 @@ from jobqueue.core.job import (
     Page,
     Queue,
     QueueStats,
+    Retried,
     SubmitResult,
     SubmitStatus,
     Worker,
@@ -170,6 +173,17 @@ def cancel_answer(job_id: str, cancellation: Cancellation, view: str) -> CancelA
         status=project(view, cancellation.state, Reason.CANCELLED),
         cancel_requested=cancellation.requested,
         already_terminal=cancellation.already_terminal,
+    )
+
+
+def retry_answer(retried: Retried) -> RetryAnswer:
+    """Show what a retry of many did."""
+    return RetryAnswer(
+        looked_at=retried.looked_at,
+        matched=retried.matched,
+        retried=retried.retried,
+        refused=[RefusedView(job_id=one.job_id, message=one.message) for one in retried.refused],
+        next_page_token=retried.next_page_token,
     )
 
 

@@ -11,6 +11,14 @@ from jobqueue.api.http.errors import ErrorDetail
 _Time = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
 
 
+class Index(Struct, kw_only=True):
+    """What is here, and where."""
+
+    name: str
+    version: str
+    links: dict[str, str]
+
+
 class Accepted(Struct, kw_only=True):
     """A job was accepted; poll it, or wait for it, under ``Location``."""
 
@@ -124,6 +132,23 @@ class CancelAnswer(Struct, kw_only=True):
     already_terminal: bool
 
 
+class RefusedView(Struct, kw_only=True):
+    """A dead letter that cannot go back, and why."""
+
+    job_id: str
+    message: str
+
+
+class RetryAnswer(Struct, kw_only=True):
+    """What one call did. Call again with ``next_page_token`` until that is empty."""
+
+    looked_at: int
+    matched: int
+    retried: int
+    refused: list[RefusedView]
+    next_page_token: str
+
+
 class QueueView(Struct, kw_only=True):
     """A queue, its defaults and its figures."""
 
@@ -203,8 +228,9 @@ class StatusView(Struct, kw_only=True):
     status: str  # ok, degraded (it does its work, slower) or failing
     version: str
     components: list[ComponentView]
-    queues: list[QueueView]
-    workers: dict[str, int]  # by status
+    queues: list[QueueView] | None  # null: the store does not say; see `missing`
+    workers: dict[str, int] | None  # by status
+    missing: dict[str, str]  # what could not be read, and why
 
 
 class Ready(Struct, kw_only=True):

@@ -14,8 +14,10 @@ from jobqueue.api.http.errors import answer, detail
 from jobqueue.api.http.openapi import answers
 from jobqueue.api.http.params import NoParams
 from jobqueue.core.errors import JobQueueError, NotFound, Unavailable
+from jobqueue.core.overview import overview
 
 _HEALTH_TIMEOUT = 5.0
+_LIST_TIMEOUT = 5.0
 
 
 def system_routes(desk: Desk) -> APIRouter:
@@ -68,20 +70,21 @@ def system_routes(desk: Desk) -> APIRouter:
     @router.get(
         "/status",
         summary="The system at a glance: its parts, queues and workers",
-        responses=answers({200: (shapes.StatusView, "the system, well or not")}, 503),
+        responses=answers({200: (shapes.StatusView, "the system, well or not")}),
     )
     async def status(params: NoParams) -> Response:
-        health = await desk.backend.health()
-        queues = await desk.backend.list_queues()
-        workers = await desk.backend.list_workers()
+        found = await overview(desk.backend, _LIST_TIMEOUT)
+        health, queues, workers = found.health, found.queues, found.workers
+        counts = Counter(one.status.value for one in workers or ())
         return reply(
             shapes.StatusView(
                 ok=health.ok,
                 status=health.status,
                 version=health.version,
                 components=render.components_view(health),
-                queues=[render.queue_view(stats) for stats in queues],
-                workers=dict(Counter(worker.status.value for worker in workers)),
+                queues=None if queues is None else [render.queue_view(one) for one in queues],
+                workers=None if workers is None else dict(counts),
+                missing=found.missing,
             )
         )
 

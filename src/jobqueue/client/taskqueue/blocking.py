@@ -22,8 +22,8 @@ class SyncTaskQueueClient:
     """A ``TaskQueueClient`` whose calls block. Safe to share between threads.
 
     ``with SyncTaskQueueClient(...) as client:`` closes it when the last such block ends. A web
-    application keeps one for its life; that is closed when the process exits. A process that
-    forks may make it before, and must not use it before.
+    application keeps one for its life; that is closed when the process exits, and before it forks:
+    parent and child open their own.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ from itertools import islice
 from jobqueue.core.decide import Live
 from jobqueue.core.job import Event, Held, Job, JobSpec, Queue, QueueStats
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
+from jobqueue.core.store import JobFilter
 from jobqueue.stores.memory.ready import Ready
 
 
@@ -162,3 +163,21 @@ def job_of(record: Record) -> Job:
 def event_of(entry: Entry) -> Event:
     """An event as callers see it."""
     return Event(*entry[:10])
+
+
+def matches(record: Record, wanted: JobFilter) -> bool:
+    """What a filter asks beside queue, state and place."""
+    if wanted.type is not None and record.spec.type != wanted.type:
+        return False
+    if wanted.reasons and record.reason not in wanted.reasons:
+        return False
+    if wanted.error and wanted.error not in record.error:
+        return False
+    if wanted.since is None and wanted.until is None:
+        return True
+    ended = record.completed_at
+    if ended is None:
+        return False
+    return (wanted.since is None or ended >= wanted.since) and (
+        wanted.until is None or ended < wanted.until
+    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import decide, overdue
-from jobqueue.core.errors import NotFound, QueueFull
+from jobqueue.core.errors import QueueFull, no_such_queue
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
     NO_LABELS,
@@ -39,8 +39,10 @@ from jobqueue.core.store import (
     Application,
     Change,
     Claim,
+    DeadLetters,
     JobFilter,
     Lag,
+    Leader,
     Overdue,
     Rules,
     Submission,
@@ -58,7 +60,16 @@ from jobqueue.core.stream import (
 from jobqueue.stores.memory.by_time import by_time
 from jobqueue.stores.memory.keys import Keys
 from jobqueue.stores.memory.outbox import Outbox, job_event
-from jobqueue.stores.memory.records import Entry, Home, Log, Record, event_of, held_of, job_of
+from jobqueue.stores.memory.records import (
+    Entry,
+    Home,
+    Log,
+    Record,
+    event_of,
+    held_of,
+    job_of,
+    matches,
+)
 from jobqueue.stores.memory.restoring import entries, home_of, record_of
 from jobqueue.stores.memory.roster import Roster
 from jobqueue.stores.memory.timers import Timers
@@ -70,6 +81,7 @@ class MemoryStore:
     """Everything in this process; gone with it."""
 
     name = "memory"
+    location = "memory of this process"
     durable = False
     parallel = False
 
@@ -95,6 +107,8 @@ class MemoryStore:
         self._log = Log()
         self._outbox = Outbox(self._log)
         self._leader: Term | None = None
+        self._leader_name = ""
+        self._leads_since = 0.0
         self._leads_until = 0.0
         self._epoch = 0
 
@@ -107,7 +121,7 @@ class MemoryStore:
     def on_change(self, heard: Callable[[Change], None]) -> None:
         """No other process can change this store."""
 
-    async def ping(self) -> None:
+    async def ping(self, patience: float | None = None) -> None:
         """Memory always answers."""
 
     def components(self) -> list[ComponentHealth]:
@@ -116,7 +130,7 @@ class MemoryStore:
 
     # -- leadership: of one process, but by the rules of every store --------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """See ``Store.lead``."""
         now = self._clock.now()
         if self._leader is None or self._leader.holder != holder:
@@ -124,8 +138,16 @@ class MemoryStore:
                 return None
             self._epoch += 1
             self._leader = Term(holder, self._epoch)
+            self._leads_since = now
+        self._leader_name = name
         self._leads_until = now + ttl
         return self._leader
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        if self._leader is None or self._leads_until <= self._clock.now():
+            return None
+        return Leader(self._leader_name, self._leader.epoch, self._leads_since)
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""
@@ -149,7 +171,7 @@ class MemoryStore:
         spec = job.spec
         queue = self._queues.get(spec.queue)
         if queue is None:
-            return SubmitResult.refused(NotFound(f"queue: there is no queue {spec.queue!r}"))
+            return SubmitResult.refused(no_such_queue(spec.queue))
         fingerprint = b""
         if spec.key is not None:
             fingerprint = spec.fingerprint()
@@ -404,20 +426,40 @@ class MemoryStore:
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         found: list[Job] = []
-        for seq in reversed(self._by_seq):
-            record = self._by_seq[seq]
-            if wanted.before_seq is not None and seq >= wanted.before_seq:
-                continue
+        for record in self._newest_first(wanted.before_seq):
             if wanted.queue is not None and record.spec.queue != wanted.queue:
                 continue
             if wanted.states and record.state not in wanted.states:
                 continue
-            if wanted.type is not None and record.spec.type != wanted.type:
+            if not matches(record, wanted):
                 continue
             found.append(job_of(record))
             if len(found) == wanted.limit:
                 break
         return found
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """See ``Store.dead_letters``."""
+        dead = (
+            record
+            for record in self._newest_first(wanted.before_seq)
+            if record.state is State.DEAD_LETTERED
+            and (wanted.queue is None or record.spec.queue == wanted.queue)
+        )
+        page = list(itertools.islice(dead, wanted.limit))
+        found = [(record.seq, record.version) for record in page if matches(record, wanted)]
+        return DeadLetters(found, len(page), page[-1].seq if len(page) == wanted.limit else None)
+
+    def _newest_first(self, before_seq: int | None) -> Iterator[Record]:
+        """From a place on: by number, since a dictionary cannot be entered in its middle."""
+        if before_seq is None or not self._by_seq:
+            yield from reversed(self._by_seq.values())
+            return
+        first, last = next(iter(self._by_seq)), next(reversed(self._by_seq))
+        for seq in range(min(before_seq - 1, last), first - 1, -1):
+            record = self._by_seq.get(seq)
+            if record is not None:
+                yield record
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""

@@ -21,7 +21,7 @@ import asyncpg
 
 from jobqueue.core.errors import Unavailable
 from jobqueue.stores.postgres.statements import SQL
-from jobqueue.stores.postgres.trouble import LOST, REFUSED, unavailable
+from jobqueue.stores.postgres.trouble import LOST, REFUSED, location, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _CONNECT_TIMEOUT = 5.0
@@ -87,6 +87,7 @@ class Connections:
 
     def __init__(self, dsn: str, size: int, settings: Mapping[str, str], patience: float) -> None:
         self._dsn = dsn
+        self.location = location(dsn)
         self._settings = settings
         self._patience = patience
         self._size = size
@@ -108,7 +109,7 @@ class Connections:
             async with asyncio.timeout_at(_loop_time(deadline)):
                 await free.acquire()
         except TimeoutError:
-            raise Unavailable("PostgreSQL: every connection is busy") from None
+            raise Unavailable(f"{self.location}: every connection is busy") from None
         try:
             connection = await self._take(deadline)
             try:
@@ -132,15 +133,15 @@ class Connections:
                 if not connection.raw.is_closed():
                     return connection
             if self._closed:
-                raise Unavailable("PostgreSQL: the store is not open")
+                raise Unavailable(f"{self.location}: the store is not open")
             try:
                 return await connect(self._dsn, self._settings)
             except (*LOST, asyncpg.TooManyConnectionsError) as error:
                 # Of too many, one may be ours, and idle in a moment.
                 if time.monotonic() + pause > deadline:
-                    raise unavailable(error) from error
+                    raise unavailable(error, self.location) from error
             except REFUSED as error:
-                raise unavailable(error) from error
+                raise unavailable(error, self.location) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -153,7 +154,8 @@ class Connections:
 
 async def _close(connection: Connection) -> None:
     with contextlib.suppress(*LOST):
-        await asyncio.wait_for(connection.raw.close(), _CONNECT_TIMEOUT)
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            await connection.raw.close()
     connection.raw.terminate()
 
 
@@ -173,4 +175,4 @@ async def dispel(connections: Connections, lost: Backend) -> None:
             if not await connection.raw.fetchval(SQL["still_there"], lost.pid, lost.began):
                 return
             await asyncio.sleep(_FIRST_PAUSE)
-    raise Unavailable(f"PostgreSQL: the lost backend {lost.pid} does not end")
+    raise Unavailable(f"{connections.location}: the lost backend {lost.pid} does not end")

@@ -10,7 +10,7 @@ from typing import Any
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import Assignment, Held, NewJob, Transition
-from jobqueue.core.lifecycle import REPORTABLE, TERMINAL
+from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.store import Application, Change, Claim, Rules, Submission
 from jobqueue.stores.postgres.applying import Applying
 from jobqueue.stores.postgres.board import Board
@@ -122,7 +122,7 @@ class Jobs:
             if outcome.refusal is None:
                 if outcome.state in TERMINAL:
                     change |= Change.ENDED
-                if outcome.lease is not None and _by_others(asked):
+                if outcome.lease is not None and asked.by_others:
                     change |= Change.CONTROL
         if change:
             self._speaker.say(change, returned(batch.came_back))
@@ -168,8 +168,3 @@ def _left(claims: Sequence[Claim], assigned: Sequence[Assignment]) -> list[Claim
         if slots:
             left.append(Claim(claim.queues, slots, claim.without))
     return left
-
-
-def _by_others(asked: Transition) -> bool:
-    """Whether a move that ends a lease may come as news to the worker that holds it."""
-    return asked.move not in REPORTABLE or asked.version is not None

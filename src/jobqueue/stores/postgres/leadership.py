@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobqueue.core.store import Change, Term, TermEnded
+from jobqueue.core.store import Change, Leader, Term, TermEnded
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.notices import Speaker
 from jobqueue.stores.postgres.statements import SQL
@@ -17,16 +17,26 @@ class Leadership:
         self._database = database
         self._speaker = speaker
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str) -> Term | None:
         """See ``Store.lead``."""
         now = self._database.now()
 
         async def work(db: Any) -> int | None:
-            epoch: int | None = await db.fetchval(SQL["lead"], holder, ttl, now)
+            epoch: int | None = await db.fetchval(SQL["lead"], holder, ttl, now, name)
             return epoch
 
         epoch = await self._database.writing.write("lead", work, again=work)
         return None if epoch is None else Term(holder, epoch)
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        now = self._database.now()
+
+        async def work(db: Any) -> Any:
+            return await db.fetchrow(SQL["leader"], now)
+
+        row = await self._database.reading.read("leader", work)
+        return None if row is None else Leader(*row)
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""

@@ -19,7 +19,7 @@ from typing import Any
 import asyncpg
 
 from jobqueue.core.errors import Conflict, NotFound
-from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, unavailable
+from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, location, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _LOCK = 0x6A71_6D69_6772  # "jqmigr"
@@ -84,14 +84,15 @@ async def check(dsn: str) -> int:
 async def _connected(
     dsn: str, work: Callable[[Any, list[Migration]], Coroutine[Any, Any, int]]
 ) -> int:
+    where = location(dsn)
     try:
         connection = await asyncpg.connect(dsn, timeout=10.0)
     except (*LOST, *REFUSED) as error:
-        raise unavailable(error) from error
+        raise unavailable(error, where) from error
     try:
         return await work(connection, migrations())
     except (*LOST, *REFUSED, *UNDONE) as error:
-        raise unavailable(error) from error
+        raise unavailable(error, where) from error
     finally:
         await connection.close()
 

@@ -18,6 +18,7 @@ import asyncpg
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.store import Change
+from jobqueue.core.waiting import is_set_within
 from jobqueue.stores.postgres.connections import READING, connect
 from jobqueue.stores.postgres.heads import NOTHING_NEW, Head
 from jobqueue.stores.postgres.trouble import LOST
@@ -153,10 +154,7 @@ async def _stay(raw: Any) -> None:
     lost = asyncio.Event()
     raw.add_termination_listener(lambda _: lost.set())
     while not raw.is_closed():
-        try:
-            async with asyncio.timeout(_KEEPALIVE):
-                await lost.wait()
-        except TimeoutError:
+        if not await is_set_within(lost, _KEEPALIVE):
             await raw.fetchval("SELECT 1", timeout=_KEEPALIVE)
 
 

@@ -551,6 +551,15 @@ SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
        CASE WHEN l.state = 5 THEN l.wake_at END, e.result, coalesce(l.error, e.error),
        coalesce(l.reason, e.reason)
 
+-- name: dead_letters
+-- The newest dead letters of a queue $1 (null: of every queue) before number $2, $3 of them at most.
+-- Each queue gives as many from its index: a scan by number alone would wade through what is DONE.
+SELECT e.seq, e.version, matches
+FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
+        SELECT seq, version, reason, completed_at, error FROM job_ended
+        WHERE state = 6 AND queue = q.id AND seq < $2::bigint ORDER BY seq DESC LIMIT $3) AS d
+      WHERE q.name = coalesce($1::text, q.name) ORDER BY d.seq DESC LIMIT $3) AS e
+
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name, e.detail,
        q.name
@@ -918,15 +927,27 @@ RETURNING w.id
 DELETE FROM workers WHERE id = $1 AND status = 'OFFLINE' RETURNING id
 
 -- name: lead
--- Take the leadership when it is free or has run out, or renew one's own. $1 holder, $2 ttl, $3 now
-INSERT INTO leader AS l (holder, epoch, expires_at)
-SELECT $1, 1, c.now + make_interval(secs => $2)
+-- Take the leadership when it is free or has run out, or renew one's own. $1 holder, $2 ttl, $3 now,
+-- $4 name
+INSERT INTO leader AS l (holder, epoch, expires_at, name, since, named)
+SELECT $1, 1, c.now + make_interval(secs => $2), $4, extract(epoch FROM c.now)::float8, 1
 FROM (SELECT coalesce(to_timestamp($3::float8), clock_timestamp()) AS now) AS c
 ON CONFLICT (single) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at,
     epoch = l.epoch + CASE WHEN l.holder = excluded.holder AND l.expires_at > '-infinity'
-                           THEN 0 ELSE 1 END
+                           THEN 0 ELSE 1 END,
+    named = l.epoch + CASE WHEN l.holder = excluded.holder AND l.expires_at > '-infinity'
+                           THEN 0 ELSE 1 END,
+    name = excluded.name,
+    since = CASE WHEN l.holder = excluded.holder AND l.expires_at > '-infinity'
+                      AND l.named = l.epoch
+                 THEN l.since ELSE excluded.since END
 WHERE l.holder = excluded.holder OR l.expires_at <= excluded.expires_at - make_interval(secs => $2)
 RETURNING epoch
+
+-- name: leader
+SELECT CASE WHEN named = epoch THEN name ELSE '' END, epoch,
+       CASE WHEN named = epoch THEN since ELSE 0 END
+FROM leader WHERE expires_at > coalesce(to_timestamp($1::float8), clock_timestamp())
 
 -- name: resign
 -- The row stays, so that the next epoch is higher.

@@ -6,10 +6,10 @@ from typing import Any
 
 from jobqueue.core.job import Event, Held, Job, QueueStats, Worker
 from jobqueue.core.lifecycle import TERMINAL, State
-from jobqueue.core.store import JobFilter
+from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.postgres.holding import Holding
-from jobqueue.stores.postgres.statements import REASONS, SQL
-from jobqueue.stores.rows import Rows, held_row, stats_row
+from jobqueue.stores.postgres.statements import REASON_NUMBERS, REASONS, SQL
+from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked, stats_row
 
 ROWS = Rows(job_id=str, reasons=REASONS, names=tuple)
 
@@ -63,16 +63,14 @@ async def _list_states(db: Any, wanted: JobFilter) -> list[Job]:
 
 
 async def _select(db: Any, source: str, side: str, wanted: JobFilter, condition: str) -> list[Job]:
-    if "\0" in f"{wanted.queue}{wanted.type}":
-        return []  # PostgreSQL's text has no NUL, so nothing is called that
+    if _impossible(wanted):
+        return []
     conditions: list[str] = [condition] if condition else []
     values: list[object] = []
     if wanted.queue is not None:
         values.append(wanted.queue)
         conditions.append(f"{side}.queue = (SELECT id FROM queues WHERE name = ${len(values)})")
-    if wanted.type is not None:
-        values.append(wanted.type)
-        conditions.append(f"r.type = ${len(values)}")
+    _match(wanted, "coalesce(l.reason, e.reason)", "coalesce(l.error, e.error)", conditions, values)
     if wanted.before_seq is not None:
         values.append(wanted.before_seq)
         conditions.append(f"{side}.seq < ${len(values)}")
@@ -80,6 +78,46 @@ async def _select(db: Any, source: str, side: str, wanted: JobFilter, condition:
     values.append(wanted.limit)
     sql = f"{SQL['job_columns']}{source}{where} ORDER BY {side}.seq DESC LIMIT ${len(values)}"
     return [ROWS.job(row) for row in await db.fetch(sql, *values)]
+
+
+def _impossible(wanted: JobFilter) -> bool:
+    """PostgreSQL's text has no NUL, so nothing is called that."""
+    return "\0" in f"{wanted.queue}{wanted.type}{wanted.error}"
+
+
+def _match(
+    wanted: JobFilter, reason: str, error: str, conditions: list[str], values: list[object]
+) -> None:
+    """What a filter asks beside queue, state and place."""
+    if wanted.type is not None:
+        values.append(wanted.type)
+        conditions.append(f"r.type = ${len(values)}")
+    if wanted.reasons:
+        values.append([REASON_NUMBERS[one] for one in wanted.reasons])
+        conditions.append(f"{reason} = ANY (${len(values)}::smallint[])")
+    if wanted.error:
+        values.append(wanted.error)
+        conditions.append(f"strpos({error}, ${len(values)}) > 0")
+    if wanted.since is not None:
+        values.append(wanted.since)
+        conditions.append(f"e.completed_at >= ${len(values)}")
+    if wanted.until is not None:
+        values.append(wanted.until)
+        conditions.append(f"e.completed_at < ${len(values)}")
+
+
+async def dead_letters(db: Any, wanted: JobFilter) -> DeadLetters:
+    """A bounded look, queue by queue, as the index of dead letters has them."""
+    if _impossible(wanted):
+        return DeadLetters([], 0, None)
+    before = MAX_SEQ if wanted.before_seq is None else wanted.before_seq
+    values: list[object] = [wanted.queue, before, wanted.limit]
+    conditions: list[str] = []
+    _match(wanted, "e.reason", "e.error", conditions, values)
+    matches = " AND ".join(conditions) or "true"
+    record = " JOIN job_record AS r ON r.seq = e.seq" if wanted.type is not None else ""
+    rows = await db.fetch(f"{SQL['dead_letters']} {record}".replace("matches", matches), *values)
+    return looked(rows, wanted.limit)
 
 
 async def history(db: Any, job_id: str) -> list[Event]:

@@ -19,7 +19,7 @@ import asyncpg
 from jobqueue.core.errors import Internal, JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.observer import Observer
 from jobqueue.stores.postgres.connections import Backend, Connection, Connections, dispel
-from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, unavailable
+from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, said, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _CLASHES = 10
@@ -38,23 +38,32 @@ class Runner:
         self._observer = observer
         self._patience = patience
 
-    async def read(self, name: str, work: Work[T]) -> T:
+    async def read(self, name: str, work: Work[T], patience: float | None = None) -> T:
         """Run what changes nothing; repeated as long as there is patience."""
         try:
-            return await self.write(name, work, again=work)
+            return await self.write(name, work, again=work, patience=patience)
         except OutcomeUnknown as error:
             raise Unavailable(error.message) from error
 
-    async def write(self, name: str, work: Work[T], again: Work[T] | None = None) -> T:
+    async def write(
+        self,
+        name: str,
+        work: Work[T],
+        again: Work[T] | None = None,
+        patience: float | None = None,
+    ) -> T:
         """Run a write. ``again`` takes over once an answer was lost."""
         began = time.perf_counter()
         try:
-            return await self._write(work, again)
+            return await self._write(work, again, patience)
         finally:
             self._observer.queried(name, time.perf_counter() - began)
 
-    async def _write(self, work: Work[T], again: Work[T] | None) -> T:
-        deadline = time.monotonic() + self._patience
+    async def _write(
+        self, work: Work[T], again: Work[T] | None, patience: float | None = None
+    ) -> T:
+        deadline = time.monotonic() + (self._patience if patience is None else patience)
+        where = self.connections.location
         clashes = 0
         lost: Backend | None = None  # may still be at work
         doubt: BaseException | None = None  # an answer was lost, and nothing has settled it yet
@@ -71,21 +80,21 @@ class Runner:
                             _check_lost(error, borrowed)
                         lost, doubt = borrowed.backend, error
                         if again is None or time.monotonic() >= deadline:
-                            raise _unknown(error) from error
+                            raise _unknown(error, where) from error
             except LOST as error:
                 # While the lost backend was looked for: the server is still going or coming.
                 if time.monotonic() >= deadline:
-                    raise _verdict(doubt, error) from error
+                    raise _verdict(doubt, error, where) from error
                 await asyncio.sleep(_PAUSE)
             except UNDONE as error:
                 clashes += 1
                 if clashes >= _CLASHES:
-                    raise _verdict(doubt, error) from error
+                    raise _verdict(doubt, error, where) from error
                 await asyncio.sleep(random.uniform(0, 0.002 * 2**clashes))
             except Unavailable as error:
-                raise _verdict(doubt, error) from error
+                raise _verdict(doubt, error, where) from error
             except REFUSED as error:
-                raise _verdict(doubt, error) from error
+                raise _verdict(doubt, error, where) from error
 
 
 def _check_lost(error: BaseException, borrowed: Connection) -> None:
@@ -94,12 +103,11 @@ def _check_lost(error: BaseException, borrowed: Connection) -> None:
         raise Internal(f"PostgreSQL: {error}") from error
 
 
-def _verdict(doubt: BaseException | None, error: BaseException) -> JobQueueError:
+def _verdict(doubt: BaseException | None, error: BaseException, where: str) -> JobQueueError:
     if doubt is not None:
-        return _unknown(doubt)
-    return error if isinstance(error, Unavailable) else unavailable(error)
+        return _unknown(doubt, where)
+    return error if isinstance(error, Unavailable) else unavailable(error, where)
 
 
-def _unknown(error: BaseException) -> OutcomeUnknown:
-    said = str(error).strip() or type(error).__name__
-    return OutcomeUnknown(f"PostgreSQL: the connection was lost during a write: {said}")
+def _unknown(error: BaseException, where: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{where}: the connection was lost during a write: {said(error)}")

@@ -37,8 +37,10 @@ from jobqueue.core.store import (
     Application,
     Change,
     Claim,
+    DeadLetters,
     JobFilter,
     Lag,
+    Leader,
     Overdue,
     Rules,
     Submission,
@@ -64,6 +66,7 @@ from jobqueue.stores.postgres.restoring import Restoring
 from jobqueue.stores.postgres.statements import SQL
 from jobqueue.stores.postgres.streaming import Streaming
 from jobqueue.stores.postgres.sweeping import Sweeping
+from jobqueue.stores.postgres.trouble import location
 from jobqueue.stores.postgres.worker_names import WorkerNames
 from jobqueue.stores.postgres.workers import Workers
 
@@ -92,6 +95,7 @@ class PostgresStore:
         rules = rules or Rules()
         node = new_lease()
         self._dsn = dsn
+        self.location = location(dsn)
         self._create = create
         self._locks = locks
         self._heads = heads = Heads()
@@ -202,13 +206,13 @@ class PostgresStore:
 
         await self._database.reading.read("notify", send)
 
-    async def ping(self) -> None:
+    async def ping(self, patience: float | None = None) -> None:
         """Prove that a commit reaches the disk."""
 
         async def work(db: Any) -> None:
             await db.execute(SQL["touch"])
 
-        await self._database.writing.read("ping", work)  # it may be repeated
+        await self._database.writing.read("ping", work, patience)  # it may be repeated
 
     def components(self) -> list[ComponentHealth]:
         """See ``Store.components``."""
@@ -216,9 +220,13 @@ class PostgresStore:
 
     # -- leadership ------------------------------------------------------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """See ``Store.lead``."""
-        return await self._leadership.lead(holder, ttl)
+        return await self._leadership.lead(holder, ttl, name)
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        return await self._leadership.leader()
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""
@@ -256,6 +264,12 @@ class PostgresStore:
         """See ``Store.list_jobs``."""
         return await self._database.reading.read(
             "list_jobs", lambda db: reads.list_jobs(db, wanted)
+        )
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """See ``Store.dead_letters``."""
+        return await self._database.reading.read(
+            "dead_letters", lambda db: reads.dead_letters(db, wanted)
         )
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from jobqueue.core.errors import InvalidArgument, JobQueueError, NotFound, QueueFull
+from jobqueue.core.errors import InvalidArgument, JobQueueError, QueueFull, no_such_queue
 from jobqueue.core.job import NO_LABELS, Assignment, JobSpec, NewJob, SubmitResult
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.stores.postgres.heads import Heads
@@ -235,7 +235,7 @@ class Submitting:
             if queue in homes:
                 known.append(n)
             else:
-                missing = NotFound(f"queue: there is no queue {queue!r}")
+                missing = no_such_queue(queue)
                 self._draft[n] = SubmitResult.refused(missing)
         owners = await self._take_keys(db, known, homes)
         fresh: list[int] = []

@@ -15,7 +15,7 @@ from typing import Any
 from jobqueue.core.decide import Decision, Live, decide
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Assignment, Outcome, Refusal, Transition
-from jobqueue.core.lifecycle import PATHS, REPORTABLE, TERMINAL, Move, Reason, State
+from jobqueue.core.lifecycle import PATHS, TERMINAL, Move, Reason, State
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import Application, Change, Claim, Rules, Term, TermEnded
 from jobqueue.stores.redis import documents
@@ -120,9 +120,7 @@ class _Row:
         self._record(before, decision, asked.error)
         if decision.ran_for is not None:
             self.attempts.append((live.state is State.DONE, decision.ran_for))
-        if decision.lease is not None and (
-            asked.move not in REPORTABLE or asked.version is not None
-        ):
+        if decision.lease is not None and asked.by_others:
             self.taken_away = True  # news to the worker that holds it
         return decision.outcome(live, self.id, self.queue)
 

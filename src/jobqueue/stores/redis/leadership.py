@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobqueue.core.store import Term
+from jobqueue.core.store import Leader, Term
 from jobqueue.stores.redis.runner import Runner
 
 
@@ -17,10 +17,18 @@ class Leadership:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str) -> Term | None:
         """See ``Store.lead``."""
-        said = await self._runner.write("lead", (str(holder), ttl))
+        said = await self._runner.write("lead", (str(holder), ttl, name))
         return None if said is None else Term(holder, int(said[0]))
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        said = await self._runner.read("leader")
+        if said is None:
+            return None
+        epoch, name, since = said
+        return Leader(name.decode(), int(epoch), float(since))
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""

@@ -25,6 +25,7 @@ from redis.exceptions import TimeoutError as SocketTimeout
 
 from jobqueue.core.job import ComponentHealth
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.waiting import is_set_within
 from jobqueue.stores.redis.deadline import within
 from jobqueue.stores.redis.wire import Wire
 
@@ -176,7 +177,7 @@ class RedisLocks:
     async def _watch(self) -> None:
         while True:
             if self._up:
-                if await self._gone_within(_QUIET) or self._asked_within(_QUIET):
+                if await is_set_within(self._gone, _QUIET) or self._asked_within(_QUIET):
                     continue
             else:
                 # Servers that lost Redis together must not come back together.
@@ -189,13 +190,6 @@ class RedisLocks:
             else:
                 if not self._up:
                     self._come_back()
-
-    async def _gone_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._gone.wait()
-        except TimeoutError:
-            return False
 
     def _asked_within(self, seconds: float) -> bool:
         return time.perf_counter() - self._answered < seconds

@@ -72,7 +72,7 @@ class Pulses:
         self, worker_id: str, incarnation: int, begun: Sequence[int], overrun: int | None
     ) -> Any:
         if not self._runner.opened:
-            raise Unavailable("Redis: the store is not open")
+            raise Unavailable(f"{self._runner.location}: the store is not open")
         asked = (
             worker_id,
             str(incarnation),
@@ -89,7 +89,7 @@ class Pulses:
         except TROUBLE as error:
             if replaced(error):
                 self._client.connection_pool.disconnect()
-            raise unavailable(error) from error
+            raise unavailable(error, self._runner.location) from error
 
     def close(self) -> None:
         """Close the connections."""

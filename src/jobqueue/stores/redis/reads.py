@@ -8,7 +8,7 @@ from typing import Any
 from jobqueue.core.clock import milliseconds
 from jobqueue.core.job import Event, Job, TimeQuery
 from jobqueue.core.lifecycle import Reason, State
-from jobqueue.core.store import JobFilter
+from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.documents import fields, moment, place_of
 from jobqueue.stores.redis.runner import Runner
@@ -42,14 +42,28 @@ class Reads:
         jobs: list[Job] = []
         while len(jobs) < wanted.limit:
             count = min(_PAGE, wanted.limit - len(jobs))
-            ended, picked = await self._runner.read(
-                "list", (indexes, True, after, count, _LOOKED_AT, wanted.type, None, True)
-            )
+            ended, picked, _ = await self._runner.read(
+                "list",
+                (indexes, True, after, count, _LOOKED_AT, wanted.type, None, "whole",
+                 *_asked(wanted)),
+            )  # fmt: skip
             jobs += [documents.job(fields(flat)) for flat in picked]
             if ended is None:
                 break
             after = ended.decode()
         return jobs
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """See ``Store.dead_letters``."""
+        after = None if wanted.before_seq is None else str(wanted.before_seq)
+        count = min(wanted.limit, _LOOKED_AT)
+        ended, picked, looked_at = await self._runner.read(
+            "list",
+            ([(State.DEAD_LETTERED.name, wanted.queue)], True, after, count, count, wanted.type,
+             None, "version", *_asked(wanted)),
+        )  # fmt: skip
+        found = [(int(seq), int(version)) for seq, version in picked]
+        return DeadLetters(found, looked_at, None if ended is None else int(ended))
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""
@@ -79,10 +93,10 @@ class Reads:
         found: list[tuple[int, str]] = []
         after: str | None = None
         while True:
-            ended, picked = await self._runner.read(
+            ended, picked, _ = await self._runner.read(
                 "list",
                 (indexes, not wanted.ascending, after, _LOOKED_AT, _LOOKED_AT, wanted.type,
-                 wanted.cancelled, False),
+                 wanted.cancelled, "time"),
             )  # fmt: skip
             found += [(milliseconds(moment(at)), job_id.decode()) for job_id, at in picked]
             # The millisecond that the page ends in must be known as a whole.
@@ -114,3 +128,9 @@ def _matches(job: Job, wanted: TimeQuery) -> bool:
     if wanted.cancelled is None or job.state is not State.DEAD_LETTERED:
         return True
     return (job.reason is Reason.CANCELLED) is wanted.cancelled
+
+
+def _asked(wanted: JobFilter) -> tuple[Any, ...]:
+    """The last part of what the script is asked."""
+    reasons = [one.value for one in wanted.reasons] or None
+    return reasons, wanted.error or None, wanted.since, wanted.until

@@ -80,6 +80,7 @@ class Runner:
     ) -> None:
         self.prefix = prefix
         self.node = secrets.token_hex(8)
+        self.location = f"Redis at {wire.address}"
         self._wire = wire
         self._clock = clock
         self._observer = observer
@@ -113,9 +114,11 @@ class Runner:
         finally:
             self._lanes.put_nowait(lane)
 
-    async def command(self, name: str, *command: str | int | bytes) -> Any:
+    async def command(
+        self, name: str, *command: str | int | bytes, patience: float | None = None
+    ) -> Any:
         """Run a plain command that may be repeated."""
-        return await self._measured(name, command, in_doubt=False)
+        return await self._measured(name, command, in_doubt=False, patience=patience)
 
     def arguments(self, name: str, asked: Asked, lane: str, call: int) -> tuple[Any, ...]:
         """What stands behind EVALSHA."""
@@ -125,39 +128,49 @@ class Runner:
 
     def _check_open(self) -> None:
         if not self.opened:
-            raise Unavailable("Redis: the store is not open")
+            raise Unavailable(f"{self.location}: the store is not open")
 
-    async def _measured(self, name: str, command: tuple[Any, ...], *, in_doubt: bool) -> Any:
+    async def _measured(
+        self,
+        name: str,
+        command: tuple[Any, ...],
+        *,
+        in_doubt: bool,
+        patience: float | None = None,
+    ) -> Any:
         self._check_open()
         began = time.perf_counter()
         try:
-            return await self._run(command, in_doubt)
+            return await self._run(
+                command, in_doubt, self._patience if patience is None else patience
+            )
         finally:
             self._observer.queried(name, time.perf_counter() - began)
 
-    async def _run(self, command: tuple[Any, ...], in_doubt: bool) -> Any:
-        deadline = time.monotonic() + self._patience
+    async def _run(self, command: tuple[Any, ...], in_doubt: bool, patience: float) -> Any:
+        deadline = time.monotonic() + patience
+        where = self.location
         doubt: BaseException | None = None
         while True:
             attempt = _Attempt()
             try:
-                return await within(self._patience / 2, self._ask(command, attempt))
+                return await within(patience / 2, self._ask(command, attempt))
             except TROUBLE as error:
                 if passes(error):
                     trouble: BaseException = error
                 elif refused(error):
                     if replaced(error):
                         await self._wire.drop()
-                    raise _verdict(doubt, error) from error
+                    raise _verdict(doubt, error, where) from error
                 elif not isinstance(error, LOST):
-                    raise defect(error) from error
+                    raise defect(error, where) from error
                 else:
                     trouble = error
                     if in_doubt and attempt.sent:
                         doubt = error
                     await self._wire.drop()  # the name may lead to another server next time
                 if time.monotonic() >= deadline:
-                    raise _verdict(doubt, trouble) from trouble
+                    raise _verdict(doubt, trouble, where) from trouble
             await asyncio.sleep(_PAUSE)
 
     async def _ask(self, command: tuple[Any, ...], attempt: _Attempt) -> Any:
@@ -170,5 +183,5 @@ class Runner:
             return await self._wire.execute("EVAL", found.text, *rest, note=attempt.note)
 
 
-def _verdict(doubt: BaseException | None, error: BaseException) -> JobQueueError:
-    return unavailable(error) if doubt is None else unknown(doubt)
+def _verdict(doubt: BaseException | None, error: BaseException, where: str) -> JobQueueError:
+    return unavailable(error, where) if doubt is None else unknown(doubt, where)

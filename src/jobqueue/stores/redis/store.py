@@ -35,8 +35,10 @@ from jobqueue.core.store import (
     Application,
     Change,
     Claim,
+    DeadLetters,
     JobFilter,
     Lag,
+    Leader,
     Overdue,
     Rules,
     Submission,
@@ -112,6 +114,11 @@ class RedisStore:
     # -- life ------------------------------------------------------------------------------
 
     @property
+    def location(self) -> str:
+        """See ``Store.location``."""
+        return self._runner.location
+
+    @property
     def durable(self) -> bool:
         """Whether Redis is set up to keep what it accepted; known once it is open."""
         return not self._lacking
@@ -167,9 +174,10 @@ class RedisStore:
         for heard in self._heard:
             heard(change)
 
-    async def ping(self) -> None:
+    async def ping(self, patience: float | None = None) -> None:
         """Prove that a write is taken; look again how durable it is."""
-        await self._runner.command("ping", "SET", f"{self._runner.prefix}ping", "", "PX", 60_000)
+        key = f"{self._runner.prefix}ping"
+        await self._runner.command("ping", "SET", key, "", "PX", 60_000, patience=patience)
         await self._look_at_durability()
 
     def components(self) -> list[ComponentHealth]:
@@ -181,9 +189,13 @@ class RedisStore:
 
     # -- leadership ------------------------------------------------------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """See ``Store.lead``."""
-        return await self._leadership.lead(holder, ttl)
+        return await self._leadership.lead(holder, ttl, name)
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        return await self._leadership.leader()
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""
@@ -252,6 +264,10 @@ class RedisStore:
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         return await self._reads.list_jobs(wanted)
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """See ``Store.dead_letters``."""
+        return await self._reads.dead_letters(wanted)
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""

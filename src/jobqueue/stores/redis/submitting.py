@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jobqueue.core.errors import Internal, JobQueueError, NotFound, QueueFull
+from jobqueue.core.errors import Internal, JobQueueError, QueueFull, no_such_queue
 from jobqueue.core.job import Assignment, NewJob, SubmitResult
 from jobqueue.core.store import Claim, Rules, Submission
 from jobqueue.stores.redis import documents
@@ -93,7 +93,7 @@ def _result(job: NewJob, said: Sequence[Any]) -> SubmitResult:
     if word == b"conflict":
         return SubmitResult.conflict(said[1].decode(), spec.key or "")
     if word == b"no queue":
-        return SubmitResult.refused(NotFound(f"queue: there is no queue {spec.queue!r}"))
+        return SubmitResult.refused(no_such_queue(spec.queue))
     if word == b"full":
         return SubmitResult.refused(
             QueueFull(f"queue {spec.queue!r} is full ({int(said[1])} jobs are waiting)")

@@ -15,6 +15,7 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import TimeoutError as SocketTimeout
 
 from jobqueue.core.errors import Internal, JobQueueError, OutcomeUnknown, Unavailable
+from jobqueue.core.store import StoreAway
 
 # The connection is gone or silent: what was asked may have happened.
 LOST: tuple[type[BaseException], ...] = (OSError, TimeoutError, Disconnected, SocketTimeout)
@@ -54,20 +55,25 @@ def _begins(error: BaseException, codes: tuple[str, ...]) -> bool:
 
 
 def _said(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
+    if isinstance(error.__cause__ or error.__context__, ConnectionRefusedError):
+        return "connection refused"
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]
 
 
-def unavailable(error: BaseException) -> Unavailable:
-    """The error for callers: it did not happen."""
-    return Unavailable(f"Redis: {_said(error)}")
+def unavailable(error: BaseException, where: str) -> Unavailable:
+    """The error for callers: it did not happen. ``where`` is the server's location."""
+    heals = passes(error) or (isinstance(error, LOST) and not refused(error))
+    return (StoreAway if heals else Unavailable)(f"{where}: {_said(error)}")
 
 
-def unknown(error: BaseException) -> OutcomeUnknown:
+def unknown(error: BaseException, where: str) -> OutcomeUnknown:
     """The error for callers: it may have happened."""
-    return OutcomeUnknown(f"Redis: the connection was lost during a write: {_said(error)}")
+    return OutcomeUnknown(f"{where}: the connection was lost during a write: {_said(error)}")
 
 
-def defect(error: BaseException) -> JobQueueError:
+def defect(error: BaseException, where: str) -> JobQueueError:
     """The error for callers: it should never happen."""
-    return Internal(f"Redis: {_said(error)}")
+    return Internal(f"{where}: {_said(error)}")

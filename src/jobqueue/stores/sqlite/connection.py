@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from importlib import resources
@@ -10,7 +11,7 @@ from pathlib import Path
 from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
 
 APPLICATION_ID = 0x4A517631  # "JQv1", so that a foreign file is told apart
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 # UPDATE … FROM and RETURNING came with these; the json functions with 3.38.
 OLDEST_SQLITE = (3, 38, 0)
 BUSY_TIMEOUT = 5.0
@@ -23,6 +24,8 @@ CHECKPOINT_PAGES = 4_000
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """Open a connection as every part of this store uses it."""
+    if not read_only and path.is_file() and not os.access(path, os.W_OK):
+        raise Unavailable(f"cannot open {path}: this user may not write the file")
     try:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}",
@@ -34,8 +37,20 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         )
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     except sqlite3.Error as error:
-        raise Unavailable(f"cannot open {path}: {error}") from error
+        raise Unavailable(f"cannot open {path}: {_why(path, error)}") from error
     return connection
+
+
+def _why(path: Path, error: sqlite3.Error) -> str:
+    """What is wrong with the file, where SQLite's own words do not say it."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        return "it is a folder; name a file in it"
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
+        return "it is not an SQLite database; name another file"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"this user may not write in {folder}, where SQLite keeps files beside it"
+    return str(error)
 
 
 def prepare(path: Path, connection: sqlite3.Connection) -> None:

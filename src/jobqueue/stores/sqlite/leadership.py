@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from jobqueue.core.store import Change, Term
+from jobqueue.core.store import Change, Leader, Term
 from jobqueue.stores.sqlite.statements import SQL
 
 
@@ -14,15 +14,21 @@ def leads(db: sqlite3.Connection, holder: int, now: float) -> bool:
     return bool(current == holder or current is None or until <= now)
 
 
-def take(db: sqlite3.Connection, holder: int, now: float, ttl: float) -> Term | None:
+def take(db: sqlite3.Connection, holder: int, now: float, ttl: float, name: str) -> Term | None:
     """Take or renew the lead."""
     if not leads(db, holder, now):
         return None
     current, epoch, _ = db.execute(SQL["leader"]).fetchone()
     if current != holder:
         epoch += 1
-    db.execute(SQL["take_lead"], (holder, epoch, now + ttl))
+    db.execute(SQL["take_lead"], (holder, epoch, now + ttl, name, now))
     return Term(holder, epoch)
+
+
+def leading(db: sqlite3.Connection, now: float) -> Leader | None:
+    """Who leads now."""
+    row = db.execute(SQL["leading"], (now,)).fetchone()
+    return None if row is None else Leader(*row)
 
 
 def resign(db: sqlite3.Connection, term: Term) -> None:

@@ -329,7 +329,13 @@ FROM worker AS w ORDER BY w.id
 SELECT holder, epoch, until FROM leader WHERE id = 1
 
 -- name: take_lead
-UPDATE leader SET holder = ?, epoch = ?, until = ? WHERE id = 1
+UPDATE leader SET holder = ?1, epoch = ?2, until = ?3, name = ?4,
+                  since = CASE WHEN named = ?2 THEN since ELSE ?5 END, named = ?2 WHERE id = 1
+
+-- name: leading
+SELECT CASE WHEN named = epoch THEN name ELSE '' END, epoch,
+       CASE WHEN named = epoch THEN since ELSE 0 END
+FROM leader WHERE id = 1 AND holder IS NOT NULL AND until > ?
 
 -- name: resign
 UPDATE leader SET holder = NULL, until = 0 WHERE id = 1 AND holder = ? AND epoch = ?

@@ -8,14 +8,16 @@ import sqlite3
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
 from jobqueue.core.job import Event, Held, Job, QueueStats, Worker
 from jobqueue.core.lifecycle import TERMINAL, Reason
-from jobqueue.core.store import JobFilter
-from jobqueue.stores.rows import Rows, held_row, stats_row
+from jobqueue.core.store import DeadLetters, JobFilter
+from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked, stats_row
 from jobqueue.stores.sqlite.statements import SQL
 
 _REASONS = {reason.value: reason for reason in Reason}
 ROWS = Rows(job_id=id_from_bytes, reasons=_REASONS, names=json.loads)
 
 _JOBS = " FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq JOIN queue AS q ON q.id = r.queue"
+_REASON = "CASE WHEN l.seq IS NULL THEN r.reason ELSE l.reason END"
+_ERROR = "CASE WHEN l.seq IS NULL THEN r.error ELSE l.error END"
 _LIVE_JOBS = (
     " FROM live AS l CROSS JOIN rec AS r ON r.seq = l.seq JOIN queue AS q ON q.id = r.queue"
 )
@@ -54,15 +56,56 @@ def _select(
         side = "l" if seq == "l.seq" else "r"
         conditions.append(f"{side}.queue = (SELECT id FROM queue WHERE name = ?)")
         values.append(wanted.queue)
-    if wanted.type is not None:
-        conditions.append("r.type = ?")
-        values.append(wanted.type)
+    _match(wanted, _REASON, _ERROR, conditions, values)
     if wanted.before_seq is not None:
         conditions.append(f"{seq} < ?")
         values.append(wanted.before_seq)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     sql = f"{SQL['job_columns']}{source}{where} ORDER BY {seq} DESC LIMIT ?"
     return [ROWS.job(row) for row in connection.execute(sql, (*values, wanted.limit))]
+
+
+def _match(
+    wanted: JobFilter, reason: str, error: str, conditions: list[str], values: list[object]
+) -> None:
+    """What a filter asks beside queue, state and place."""
+    if wanted.type is not None:
+        conditions.append("r.type = ?")
+        values.append(wanted.type)
+    if wanted.reasons:
+        conditions.append(f"{reason} IN ({', '.join('?' * len(wanted.reasons))})")
+        values += [one.value for one in wanted.reasons]
+    if wanted.error:
+        conditions.append(f"instr({error}, ?) > 0")
+        values.append(wanted.error)
+    if wanted.since is not None:
+        conditions.append("r.completed_at >= ?")
+        values.append(wanted.since)
+    if wanted.until is not None:
+        conditions.append("r.completed_at < ?")
+        values.append(wanted.until)
+
+
+def dead_letters(connection: sqlite3.Connection, wanted: JobFilter) -> DeadLetters:
+    """A bounded look, queue by queue, as the index of dead letters has them."""
+    conditions: list[str] = []
+    values: list[object] = []
+    _match(wanted, "r.reason", "r.error", conditions, values)
+    matches = " AND ".join(f"coalesce({one}, 0)" for one in conditions) or "1"
+    sql = (
+        f"SELECT r.seq, r.version, {matches} FROM rec AS r INDEXED BY rec_dead"
+        " WHERE r.queue = ? AND r.state = 6 AND r.seq < ? ORDER BY r.seq DESC LIMIT ?"
+    )
+    before = MAX_SEQ if wanted.before_seq is None else wanted.before_seq
+    queues = connection.execute(
+        "SELECT id FROM queue WHERE name = coalesce(?, name)", (wanted.queue,)
+    ).fetchall()
+    rows = [
+        row
+        for (queue,) in queues
+        for row in connection.execute(sql, (*values, queue, before, wanted.limit))
+    ]
+    return looked(rows, wanted.limit)
 
 
 def history(connection: sqlite3.Connection, job_id: str) -> list[Event]:

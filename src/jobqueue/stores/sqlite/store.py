@@ -36,15 +36,17 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import REPORTABLE, TERMINAL, State
+from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
     Application,
     Change,
     Claim,
+    DeadLetters,
     JobFilter,
     Lag,
+    Leader,
     Overdue,
     Rules,
     Submission,
@@ -79,6 +81,7 @@ class SqliteStore:
         observer: Observer | None = None,
     ) -> None:
         self.path = Path(path)
+        self.location = f"SQLite file {self.path}"
         self._rules = rules or Rules()
         self._clock = clock or SystemClock()
         self._observer = observer or Deaf()
@@ -127,7 +130,7 @@ class SqliteStore:
 
         self._open_writer().watch(changed)
 
-    async def ping(self) -> None:
+    async def ping(self, patience: float | None = None) -> None:
         """Prove that the file can grow and that a commit reaches the disk."""
 
         def work(db: sqlite3.Connection) -> None:
@@ -160,15 +163,19 @@ class SqliteStore:
 
     # -- leadership ------------------------------------------------------------------------
 
-    async def lead(self, holder: int, ttl: float) -> Term | None:
+    async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         """See ``Store.lead``. Looks first: those who stand by write nothing."""
         if not await self._read(
             "leader", lambda db: leadership.leads(db, holder, self._clock.now())
         ):
             return None
         return await self._write(
-            "lead", lambda db: leadership.take(db, holder, self._clock.now(), ttl)
+            "lead", lambda db: leadership.take(db, holder, self._clock.now(), ttl, name)
         )
+
+    async def leader(self) -> Leader | None:
+        """See ``Store.leader``."""
+        return await self._read("leading", lambda db: leadership.leading(db, self._clock.now()))
 
     async def resign(self, term: Term) -> None:
         """See ``Store.resign``."""
@@ -216,7 +223,7 @@ class SqliteStore:
             assigned = writes.claim(db, claims, now, self._rules, tally)
             tally.write(db)
             if any(
-                outcome.lease is not None and asked.move not in REPORTABLE
+                outcome.lease is not None and asked.by_others
                 for outcome, asked in zip(outcomes, transitions, strict=True)
             ):
                 leadership.tell(db)
@@ -284,6 +291,10 @@ class SqliteStore:
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         return await self._read("list_jobs", lambda db: reads.list_jobs(db, wanted))
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        """See ``Store.dead_letters``."""
+        return await self._read("dead_letters", lambda db: reads.dead_letters(db, wanted))
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jobqueue.core.decide import Decision, Live, decide
-from jobqueue.core.errors import NotFound, QueueFull
+from jobqueue.core.errors import QueueFull, no_such_queue
 from jobqueue.core.ids import id_from_bytes, id_to_bytes, new_lease
 from jobqueue.core.job import (
     MAX_PRIORITY,
@@ -89,9 +89,7 @@ def submit(
         spec = job.spec
         queue = queues.get(spec.queue)
         if queue is None:
-            results.append(
-                SubmitResult.refused(NotFound(f"queue: there is no queue {spec.queue!r}"))
-            )
+            results.append(SubmitResult.refused(no_such_queue(spec.queue)))
             continue
         raw_id = id_to_bytes(job.id)
         fingerprint = b""

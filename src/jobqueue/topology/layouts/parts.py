@@ -17,6 +17,7 @@ _MARGIN = 5.0  # for what a process does besides the work that its own deadline 
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where one that listens everywhere is asked
 
 LOOPBACK = "127.0.0.1"
+SERVER = "jobqueue.cli.server"  # module of jq-server
 # Settings of the command line that a jq-service has too, under another name.
 _SHARED_FLAGS: dict[str, Variable[Any]] = {
     "log.level": catalogue.LOG_LEVEL,
@@ -62,7 +63,7 @@ def server(
         name=name,
         role="server",
         stage=SERVERS,
-        module="jobqueue.cli.server",
+        module=SERVER,
         ports=(http_port, grpc_port),
         arguments=plan.arguments,
         environment={
@@ -94,7 +95,7 @@ def scheduler(
         name=name,
         role="scheduler",
         stage=SERVERS,
-        module="jobqueue.cli.server",
+        module=SERVER,
         ports=(port,),
         arguments=plan.arguments,
         environment={**plan.environment(), "JQ_HTTP_PORT": str(port), **environment},
@@ -153,6 +154,8 @@ def service(
     shutdown = settings.worker.shutdown_timeout if works else settings.server.shutdown_timeout
     environment = {catalogue.SHUTDOWN_TIMEOUT_MS.name: str(int(shutdown * 1000)), **told}
     for path, variable in _SHARED_FLAGS.items():
+        if (path, plan.flags.get(path)) == ("log.format", "auto"):
+            continue  # its output is a file: what it writes by default
         if path in plan.flags and variable.name in {one.name for one in chosen.all_variables}:
             environment[variable.name] = plan.flags[path]
     if chosen.port is not None and port is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from jobqueue.topology.supervisor import logfile
 
+_STDERR = 2
 Message = dict[str, Any]
 Tell = Callable[[Message], None]
 
@@ -45,6 +46,7 @@ def _become_background(body: Callable[[Tell], int], log: Path, reading: int, wri
         os.setsid()  # no terminal's signals from here on
         if os.fork():
             os._exit(0)  # the parent waits for this one only; the other belongs to init
+        _close_inherited()
         logfile.begin(log)
         with logfile.append_to(log) as out, open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
@@ -68,3 +70,15 @@ def _become_background(body: Callable[[Tell], int], log: Path, reading: int, wri
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _close_inherited() -> None:
+    """Close what the caller had open: a lock of its own must not be held until the end of ours.
+
+    What this program opened itself is marked to be closed by an exec; what came through one is not.
+    """
+    for name in os.listdir("/dev/fd"):
+        number = int(name)
+        with contextlib.suppress(OSError):  # the folder's own is closed by now
+            if number > _STDERR and os.get_inheritable(number):
+                os.close(number)

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
+from jobqueue.topology import extras
 from jobqueue.topology.backing import (
     NotInstalled,
     PrivateKafka,
@@ -70,14 +71,27 @@ _KINDS = {
 }
 
 
-def check(services: tuple[Service, ...]) -> None:
-    """Refuse bad URLs and missing programs before anything is started."""
+def check(services: tuple[Service, ...], *, streams: bool = False) -> None:
+    """Refuse bad URLs, missing programs and missing client libraries before anything is started.
+
+    ``streams``: the processes publish to a Kafka, whether or not the layout has one.
+    """
+    needed = [service.name for service in services]
+    if streams and "kafka" not in needed:
+        needed.append("kafka")
+    problems = []
+    if absent := extras.missing(needed):
+        packages = " and ".join(extras.PACKAGES[extra] for extra in absent)
+        are = "is" if len(absent) == 1 else "are"
+        problems.append(f"{packages} {are} not installed: {extras.how_to_install(absent)}")
     for service in services:
         kind = _KINDS[service.name]
         if service.url is not None:
             _target(service.url, kind)
         elif not _is_installed(service.name):
-            raise NotFound(_missing(kind))
+            problems.append(_missing(kind))
+    if problems:
+        raise NotFound("\n".join(problems))
 
 
 def _is_installed(name: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 
 from jobqueue.core.errors import Unavailable
+from jobqueue.core.waiting import is_set_within
 from jobqueue.topology.backing import ports
 from jobqueue.topology.layouts.layout import Layout
 from jobqueue.topology.supervisor import folders, identity, services
@@ -128,11 +129,7 @@ class Supervisor:
         """Until told to stop: the file follows what happens."""
         while not stop.is_set():
             self._write()
-            try:
-                async with asyncio.timeout(_WRITE_EVERY):
-                    await stop.wait()
-            except TimeoutError:
-                continue
+            await is_set_within(stop, _WRITE_EVERY)
 
     async def stop(self) -> None:
         """Stop all, the last stage first. Each process has its own deadline."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from jobqueue.core.attempt import enter_attempt
 from jobqueue.worker.execution import Endings, Execution, Host
 
 
@@ -24,6 +25,7 @@ class CoroutineExecutor:
             return
         definition = execution.definition
         assert definition is not None
+        enter_attempt(execution)
         try:
             arguments = definition.decode(execution.assignment.payload)
             if definition.context_parameter is not None:
@@ -33,6 +35,7 @@ class CoroutineExecutor:
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             report = self._endings.raised(execution, error)
         self._host.ended(execution, report)
+        execution.handle = None  # the task's context holds the execution: no cycle is left behind
 
     def withdraw(self, execution: Execution) -> bool:
         """A task that has not run its first step never calls the handler."""

@@ -10,19 +10,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import json
 import os
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from typing import Any
 
+from jobqueue import logs
 from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.job import Transition
 from jobqueue.worker import frames
 from jobqueue.worker.execution import Endings, Execution, Host, Stop
 from jobqueue.worker.executors.groups import describe_exit, kill_group
 from jobqueue.worker.executors.spawn import Spawned
-from jobqueue.worker.frames import Cancel, Done, Failed, Progress, Ready, Run
+from jobqueue.worker.frames import (
+    Cancel,
+    Failed,
+    FromChild,
+    Progress,
+    Ready,
+    Run,
+    Waiting,
+)
 from jobqueue.worker.task import TaskDefinition
 
 _EXIT_SECONDS = 2.0
@@ -45,6 +56,7 @@ class Child:
     async def start(cls, timeout: float) -> Child:
         """Start a process and wait until it is up."""
         ours, theirs = socket.socketpair()
+        setup = logs.applied()
         try:
             with theirs:
                 process = Spawned.start(
@@ -55,6 +67,7 @@ class Child:
                         str(theirs.fileno()),
                         str(os.getpid()),
                         os.environ.get("PYTHONPATH", ""),
+                        json.dumps(setup and asdict(setup)),  # its log goes where ours does
                     ],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
@@ -66,7 +79,8 @@ class Child:
             raise
         child = cls(process, reader, writer)
         try:
-            message = await asyncio.wait_for(child.receive(), timeout)
+            async with asyncio.timeout(timeout):
+                message = await child.receive()
         except TimeoutError:
             await child.kill()
             raise Unavailable(f"a process did not come up within {timeout:g} s") from None
@@ -87,7 +101,7 @@ class Child:
         """Raise the flag of a job."""
         self._writer.write(frames.frame(Cancel(lease)))
 
-    async def receive(self) -> Ready | Progress | Done | Failed | None:
+    async def receive(self) -> FromChild | None:
         """Its next message; None when it is gone."""
         try:
             prefix = await self._reader.readexactly(frames.PREFIX.size)
@@ -106,7 +120,8 @@ class Child:
         if not self._reader.at_eof():
             self.kill_now()
         try:
-            status = await asyncio.wait_for(self._process.wait(), _EXIT_SECONDS)
+            async with asyncio.timeout(_EXIT_SECONDS):
+                status = await self._process.wait()
         except TimeoutError:
             self.kill_now()
             status = await self._process.wait()
@@ -185,6 +200,7 @@ class ProcessExecutor:
             report, alive = self._endings.raised(execution, error), False
         finally:
             del self._busy[lease]
+            execution.waiting.forget(lease)
             if execution.handle is not None:
                 execution.handle.cancel()
         if alive:
@@ -203,9 +219,12 @@ class ProcessExecutor:
         assert execution.definition is not None
         context = execution.make_context()
         await child.send(self._request(execution, execution.definition))
-        while isinstance(message := await child.receive(), Progress | Ready):
+        while isinstance(message := await child.receive(), Progress | Ready | Waiting):
             if isinstance(message, Progress):
                 context.progress(message.value)
+            elif isinstance(message, Waiting):
+                wait = execution.waiting.begin if message.begins else execution.waiting.end
+                wait(execution.assignment.lease, message.queue)
         if message is None:
             text = f"the process ended while it ran the job: {await child.kill()}"
             return self._endings.failed(execution, text), False

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 
+from jobqueue.core.attempt import enter_attempt
 from jobqueue.core.job import Transition
 from jobqueue.worker.execution import Endings, Execution, Host
 
@@ -81,6 +82,7 @@ class ThreadExecutor:
     def _run(self, execution: Execution) -> Transition:
         definition = execution.definition
         assert definition is not None
+        enter_attempt(execution)
         try:
             arguments = definition.decode(execution.assignment.payload)
             if definition.context_parameter is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from jobqueue.api.grpc.codec.values import (
     MAX_INT63,
+    REASON_TO_PB,
     STATE_TO_PB,
     STATUS_TO_PB,
+    asked_reasons,
     seconds,
     stamp,
     state_from,
@@ -15,9 +17,12 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import (
     ComponentHealth,
     Health,
+    NotRetried,
     Queue,
     QueueSpec,
     QueueStats,
+    Retried,
+    RetryQuery,
     Worker,
     WorkerInfo,
 )
@@ -100,6 +105,63 @@ def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
         failed=message.failed,
         run_seconds=message.run_seconds,
         timed=message.timed,
+    )
+
+
+def retry_query_to_pb(query: RetryQuery) -> operator_pb2.RetryDeadLettersRequest:
+    """Raises InvalidArgument for what the wire cannot carry."""
+    if not query.reasons:  # on the wire, none means failures
+        raise InvalidArgument("reasons", "name at least one")
+    try:
+        return operator_pb2.RetryDeadLettersRequest(
+            queue=query.queue,
+            type=query.type,
+            reasons=[REASON_TO_PB[reason] for reason in query.reasons],
+            error=query.error,
+            since=stamp(query.since, "since"),
+            until=stamp(query.until, "until"),
+            page_token=query.page_token,
+            dry_run=query.dry_run,
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument("error", str(error)) from None
+
+
+def retry_query_from_pb(message: operator_pb2.RetryDeadLettersRequest) -> RetryQuery:
+    """Which dead letters a client means; without a reason: failures."""
+    has = message.HasField
+    query = RetryQuery(
+        queue=message.queue if has("queue") else None,
+        type=message.type if has("type") else None,
+        error=message.error,
+        since=seconds(message.since) if has("since") else None,
+        until=seconds(message.until) if has("until") else None,
+        page_token=message.page_token,
+        dry_run=message.dry_run,
+    )
+    query.reasons = asked_reasons(message.reasons, "reasons") or query.reasons
+    return query
+
+
+def retried_to_pb(answer: Retried) -> operator_pb2.RetryDeadLettersResponse:
+    """What one call did."""
+    return operator_pb2.RetryDeadLettersResponse(
+        looked_at=answer.looked_at,
+        matched=answer.matched,
+        retried=answer.retried,
+        refused=[
+            operator_pb2.NotRetried(job_id=one.job_id, message=one.message)
+            for one in answer.refused
+        ],
+        next_page_token=answer.next_page_token,
+    )
+
+
+def retried_from_pb(message: operator_pb2.RetryDeadLettersResponse) -> Retried:
+    """What one call did."""
+    refused = [NotRetried(one.job_id, one.message) for one in message.refused]
+    return Retried(
+        message.looked_at, message.matched, message.retried, refused, message.next_page_token
     )
 
 

@@ -60,6 +60,15 @@ def asked_states(values: Iterable[int], field: str) -> tuple[State, ...]:
         raise InvalidArgument(field, f"unknown state {error}; allowed: {allowed}") from None
 
 
+def asked_reasons(values: Iterable[int], field: str) -> tuple[Reason, ...]:
+    """Reasons that a client asks for."""
+    try:
+        return tuple([_REASONS[value] for value in values])
+    except KeyError as error:
+        allowed = ", ".join(f"{reason} ({number})" for number, reason in _REASONS.items())
+        raise InvalidArgument(field, f"unknown reason {error}; allowed: {allowed}") from None
+
+
 def reason_from(value: int) -> Reason:
     """A reason that the server sent."""
     try:

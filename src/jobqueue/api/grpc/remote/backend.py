@@ -17,10 +17,12 @@ from jobqueue.api.grpc.codec.operations import (
     health_from_pb,
     queue_from_pb,
     queue_spec_to_pb,
+    retried_from_pb,
+    retry_query_to_pb,
     stats_from_pb,
     worker_from_pb,
 )
-from jobqueue.api.grpc.codec.values import STATE_TO_PB, state_from
+from jobqueue.api.grpc.codec.values import REASON_TO_PB, STATE_TO_PB, stamp, state_from
 from jobqueue.api.grpc.codec.work import pulse_from_pb
 from jobqueue.api.grpc.errors import from_rpc_error
 from jobqueue.api.grpc.remote.link import RemoteLink, beat_request
@@ -42,6 +44,8 @@ from jobqueue.core.job import (
     Queue,
     QueueSpec,
     QueueStats,
+    Retried,
+    RetryQuery,
     SubmitResult,
     Worker,
     WorkerInfo,
@@ -168,6 +172,10 @@ class GrpcBackend:
             type=query.type,
             page_size=query.limit,
             page_token=query.page_token,
+            reasons=[REASON_TO_PB[reason] for reason in query.reasons],
+            error=query.error,
+            since=stamp(query.since, "since"),
+            until=stamp(query.until, "until"),
         )
         page = await self._call(lambda at: at.client.ListJobs, request)
         return Page([job_from_pb(job) for job in page.jobs], page.next_page_token)
@@ -275,6 +283,13 @@ class GrpcBackend:
         return job_from_pb(
             (await self._call(lambda at: at.operator.RetryJob, request, changes=True)).job
         )
+
+    async def retry_dead_letters(self, query: RetryQuery) -> Retried:
+        """Send the next dead letters that match back to PENDING."""
+        request = retry_query_to_pb(query)
+        changes = not query.dry_run
+        answer = await self._call(lambda at: at.operator.RetryDeadLetters, request, changes=changes)
+        return retried_from_pb(answer)
 
     async def delete_job(self, job_id: str) -> None:
         """Remove a terminal job."""

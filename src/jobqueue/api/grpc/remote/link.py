@@ -30,6 +30,7 @@ from jobqueue.core.errors import (
     Unavailable,
 )
 from jobqueue.core.job import Pulse, Transition, WorkerInfo, WorkerStatus
+from jobqueue.core.waiting import cancel_requested
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
@@ -255,21 +256,30 @@ class RemoteLink:
 
     async def _session(self) -> None:
         """One stream. Always ends with an error."""
-        reader: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
         try:
             stream = self._stream = self._wiring.worker.Connect(metadata=self._wiring.metadata)
             await self._greet(stream)
             reader = self._loop.create_task(self._read(stream))
-            reader.add_done_callback(lambda _: self._wake.set())
-            await self._write(stream, reader)
+            writer = self._loop.create_task(self._write(stream, reader))
+            tasks = [reader, writer]
+            # Not for the writer alone: to a server that takes nothing more, a write ends long
+            # after its stream was cut.
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if writer.done():
+                writer.result()
             await reader
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
         except grpc.aio.UsageError:
             raise Unavailable("the connection is closed") from None
+        except asyncio.CancelledError:
+            if cancel_requested():
+                raise
+            # By _cut, before the server had answered: grpc raises it for a local cancel.
+            raise Unavailable("the stream was cut") from None
         finally:
-            if reader is not None:
-                await end(reader)
+            await end(*tasks)
             self._cut()
 
     async def _greet(self, stream: _Stream) -> None:
@@ -307,6 +317,10 @@ class RemoteLink:
                 await self._wake.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the reader knows why
+        except asyncio.CancelledError:
+            if cancel_requested():
+                raise
+            return  # by _cut
 
     def _compose(self) -> pb.ConnectRequest | None:
         """Everything that waits, as one message; first of all, what the worker brings along."""
@@ -345,7 +359,10 @@ class RemoteLink:
                 if not isinstance(message, pb.ConnectResponse):
                     raise Unavailable("the server ended the stream")
                 self._take(message)
-        except asyncio.CancelledError:  # by _cut: grpc raises it for a local cancel
+        except asyncio.CancelledError:
+            if cancel_requested():
+                raise
+            # By _cut: grpc raises it for a local cancel.
             raise Unavailable("the stream was cut") from None
 
     def _take(self, message: pb.ConnectResponse) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import grpc.aio
 
+from jobqueue.api.grpc.calls import end
 from jobqueue.api.grpc.channel import BATCH_BYTES, BATCH_ITEMS
 from jobqueue.api.grpc.codec.jobs import result_from_pb, spec_to_pb
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb, from_rpc_error
@@ -29,6 +30,7 @@ from jobqueue.core.errors import (
     Unavailable,
 )
 from jobqueue.core.job import JobSpec, SubmitResult
+from jobqueue.core.waiting import cancel_requested
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2
 
@@ -288,13 +290,29 @@ class Submitter:
         assert stream is not None
         self._closing = False
         reader = self._loop.create_task(self._read(stream))
-        reader.add_done_callback(lambda _: self._wake.set())
+        writer = self._loop.create_task(self._write(stream, reader))
+        try:
+            # Not for the writer alone: to a server that takes nothing more, a write ends long
+            # after its stream was given up.
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            if not reader.done():
+                await asyncio.wait({reader}, timeout=1.0)  # it knows why
+        finally:
+            await end(reader, writer)
+        if not writer.cancelled():
+            writer.result()
+        if reader.cancelled():
+            raise OutcomeUnknown("the connection broke")
+        reader.result()
+
+    async def _write(self, stream: _Stream, reader: asyncio.Task[None]) -> None:
+        """Returns when the stream is over."""
         try:
             while not reader.done():
                 if self._closing:
                     await stream.done_writing()
                     await asyncio.wait({reader})
-                    break
+                    return
                 if self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
                     request = self._fill()
                     if request is not None:
@@ -303,15 +321,11 @@ class Submitter:
                 self._wake.clear()
                 await self._wake.wait()
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-            pass  # the reader knows why
-        finally:
-            if not reader.done() and not self._stopped:
-                await asyncio.wait({reader}, timeout=1.0)
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-        if reader.cancelled():
-            raise OutcomeUnknown("the connection broke")
-        reader.result()
+            return  # the reader knows why
+        except asyncio.CancelledError:
+            if cancel_requested():
+                raise
+            return  # by the watchdog: grpc raises it for a local cancel
 
     def _fill(self) -> pb.SubmitStreamRequest | None:
         waiting = self._waiting
@@ -367,7 +381,10 @@ class Submitter:
                     self._answered(response)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, sent=True) from None
-        except asyncio.CancelledError:  # by the watchdog: grpc raises it for a local cancel
+        except asyncio.CancelledError:
+            if cancel_requested():
+                raise
+            # By the watchdog: grpc raises it for a local cancel.
             raise OutcomeUnknown("no answer came in time") from None
 
     def _answered(self, response: pb.SubmitStreamResponse) -> None:

@@ -13,6 +13,7 @@ import grpc.aio
 from jobqueue.api.grpc.channel import STREAM_OPEN, Dialer
 from jobqueue.api.grpc.errors import from_rpc_error, from_status
 from jobqueue.core.errors import Unavailable
+from jobqueue.core.waiting import cancel_requested
 from jobqueue.pb.jq.v1 import (
     client_pb2_grpc,
     operator_pb2_grpc,
@@ -63,8 +64,7 @@ class Wiring:
         except grpc.aio.UsageError:
             raise Unavailable("the connection is closed") from None
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():
+            if self._closed and not cancel_requested():
                 raise Unavailable("the connection was closed during the call") from None
             raise
 

@@ -20,7 +20,8 @@ from jobqueue.api.grpc.taskqueue.public_servicer import PublicServicer
 from jobqueue.api.grpc.taskqueue.queue_servicer import QueueServicer
 from jobqueue.api.grpc.taskqueue.registering import Servicer, add_to_server
 from jobqueue.api.grpc.taskqueue.result_servicer import ResultServicer
-from jobqueue.core.errors import Unavailable
+from jobqueue.api.listening import Endpoint
+from jobqueue.core.errors import JobQueueError, Unavailable
 from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, TaskQueue
 
 
@@ -77,9 +78,10 @@ class ServiceHost:
             add_to_server(servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         server.add_generic_rpc_handlers((UnknownMethods(self._calls),))
+        endpoint = Endpoint(host, port, "BIND_HOST", f"{self._service.upper()}_PORT")
         try:
-            bound = bind(server, host, port, self._tls)
-        except Unavailable as error:
+            bound = await bind(server, endpoint, self._tls)
+        except JobQueueError as error:
             raise Unavailable(f"the {self._service} service: {error.message}") from None
         await server.start()
         self._server = server

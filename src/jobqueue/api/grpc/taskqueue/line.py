@@ -12,6 +12,7 @@ from jobqueue.access.tls import Credentials
 from jobqueue.api.grpc.channel import Dialer, Metadata
 from jobqueue.api.grpc.taskqueue.statuses import failure_of
 from jobqueue.core.errors import Unavailable
+from jobqueue.core.waiting import cancel_requested
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -45,8 +46,7 @@ class Line:
         except grpc.aio.UsageError:
             raise Unavailable("the connection is closed") from None
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():
+            if self._closed and not cancel_requested():
                 raise Unavailable("the connection was closed during the call") from None
             raise
         return response

@@ -6,6 +6,7 @@ What producers of jobs call."""
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from jobqueue.pb.jq.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
@@ -376,6 +377,10 @@ class ListJobsRequest(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
     queue: _builtins.str
     """Only this queue."""
     type: _builtins.str
@@ -384,9 +389,23 @@ class ListJobsRequest(_message.Message):
     """Jobs on a page; absent means 20. Large jobs make a page shorter."""
     page_token: _builtins.str
     """The next_page_token of the page before."""
+    error: _builtins.str
+    """Only those whose error has this text in it, letter by letter."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.JobState.ValueType]:
         """Only these states; empty means all."""
+
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Reason.ValueType]:
+        """Only those whose latest transition has one of these reasons; empty means all."""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Only those that ended at this time or later."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """Only those that ended before this time."""
 
     def __init__(
         self,
@@ -396,10 +415,14 @@ class ListJobsRequest(_message.Message):
         type: _builtins.str | None = ...,
         page_size: _builtins.int | None = ...,
         page_token: _builtins.str = ...,
+        reasons: _abc.Iterable[_types_pb2.Reason.ValueType] | None = ...,
+        error: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_page_size", b"_page_size", "_queue", b"_queue", "_type", b"_type", "page_size", b"page_size", "queue", b"queue", "type", b"type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_page_size", b"_page_size", "_queue", b"_queue", "_type", b"_type", "page_size", b"page_size", "queue", b"queue", "since", b"since", "type", b"type", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_page_size", b"_page_size", "_queue", b"_queue", "_type", b"_type", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "states", b"states", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_page_size", b"_page_size", "_queue", b"_queue", "_type", b"_type", "error", b"error", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "reasons", b"reasons", "since", b"since", "states", b"states", "type", b"type", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__page_size: _TypeAlias = _typing.Literal["page_size"]  # noqa: Y015
     _WhichOneofArgType__page_size: _TypeAlias = _typing.Literal["_page_size", b"_page_size"]  # noqa: Y015

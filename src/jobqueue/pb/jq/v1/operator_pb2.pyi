@@ -6,6 +6,7 @@ What operators call."""
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from jobqueue.pb.jq.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
@@ -444,6 +445,137 @@ class RetryJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RetryJobResponse: _TypeAlias = RetryJobResponse  # noqa: Y015
+
+@_typing.final
+class RetryDeadLettersRequest(_message.Message):
+    """The dead letters to retry. One call looks at a bounded number of them, newest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    queue: _builtins.str
+    """Only of this queue."""
+    type: _builtins.str
+    """Only of this type."""
+    error: _builtins.str
+    """Only those whose error has this text in it, letter by letter."""
+    page_token: _builtins.str
+    """From the answer before; empty for the first call."""
+    dry_run: _builtins.bool
+    """Count what matches, change nothing."""
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Reason.ValueType]:
+        """Only those given up for these reasons. None named: failures (RETRIES_EXHAUSTED,
+        NOT_RETRYABLE, POISON), not what was cancelled, expired or dropped with its queue.
+        """
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Only those dead-lettered at this time or later."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """Only those dead-lettered before this time."""
+
+    def __init__(
+        self,
+        *,
+        queue: _builtins.str | None = ...,
+        type: _builtins.str | None = ...,
+        reasons: _abc.Iterable[_types_pb2.Reason.ValueType] | None = ...,
+        error: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        page_token: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "_type", b"_type", "queue", b"queue", "since", b"since", "type", b"type", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "_type", b"_type", "dry_run", b"dry_run", "error", b"error", "page_token", b"page_token", "queue", b"queue", "reasons", b"reasons", "since", b"since", "type", b"type", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    _WhichOneofReturnType__type: _TypeAlias = _typing.Literal["type"]  # noqa: Y015
+    _WhichOneofArgType__type: _TypeAlias = _typing.Literal["_type", b"_type"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__type) -> _WhichOneofReturnType__type | None: ...
+
+Global___RetryDeadLettersRequest: _TypeAlias = RetryDeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class RetryDeadLettersResponse(_message.Message):
+    """What one call did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOOKED_AT_FIELD_NUMBER: _builtins.int
+    MATCHED_FIELD_NUMBER: _builtins.int
+    RETRIED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    looked_at: _builtins.int
+    """Dead letters looked at."""
+    matched: _builtins.int
+    """Those of them that match."""
+    retried: _builtins.int
+    """Those of them that are PENDING again."""
+    next_page_token: _builtins.str
+    """For the next call; empty when all were looked at."""
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___NotRetried]:
+        """Those of them that cannot go back."""
+
+    def __init__(
+        self,
+        *,
+        looked_at: _builtins.int = ...,
+        matched: _builtins.int = ...,
+        retried: _builtins.int = ...,
+        refused: _abc.Iterable[Global___NotRetried] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["looked_at", b"looked_at", "matched", b"matched", "next_page_token", b"next_page_token", "refused", b"refused", "retried", b"retried"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryDeadLettersResponse: _TypeAlias = RetryDeadLettersResponse  # noqa: Y015
+
+@_typing.final
+class NotRetried(_message.Message):
+    """A dead letter that cannot go back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """A UUID."""
+    message: _builtins.str
+    """Why."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NotRetried: _TypeAlias = NotRetried  # noqa: Y015
 
 @_typing.final
 class DeleteJobRequest(_message.Message):

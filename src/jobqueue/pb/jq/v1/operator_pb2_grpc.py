@@ -85,6 +85,11 @@ class OperatorServiceStub:
                 request_serializer=jq_dot_v1_dot_operator__pb2.RetryJobRequest.SerializeToString,
                 response_deserializer=jq_dot_v1_dot_operator__pb2.RetryJobResponse.FromString,
                 _registered_method=True)
+        self.RetryDeadLetters = channel.unary_unary(
+                '/jq.v1.OperatorService/RetryDeadLetters',
+                request_serializer=jq_dot_v1_dot_operator__pb2.RetryDeadLettersRequest.SerializeToString,
+                response_deserializer=jq_dot_v1_dot_operator__pb2.RetryDeadLettersResponse.FromString,
+                _registered_method=True)
         self.DeleteJob = channel.unary_unary(
                 '/jq.v1.OperatorService/DeleteJob',
                 request_serializer=jq_dot_v1_dot_operator__pb2.DeleteJobRequest.SerializeToString,
@@ -171,6 +176,13 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RetryDeadLetters(self, request, context):
+        """Sends dead letters that match back to PENDING, page by page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteJob(self, request, context):
         """Removes a terminal job for good.
         """
@@ -237,6 +249,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.RetryJob,
                     request_deserializer=jq_dot_v1_dot_operator__pb2.RetryJobRequest.FromString,
                     response_serializer=jq_dot_v1_dot_operator__pb2.RetryJobResponse.SerializeToString,
+            ),
+            'RetryDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryDeadLetters,
+                    request_deserializer=jq_dot_v1_dot_operator__pb2.RetryDeadLettersRequest.FromString,
+                    response_serializer=jq_dot_v1_dot_operator__pb2.RetryDeadLettersResponse.SerializeToString,
             ),
             'DeleteJob': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteJob,
@@ -520,6 +537,33 @@ class OperatorService:
             '/jq.v1.OperatorService/RetryJob',
             jq_dot_v1_dot_operator__pb2.RetryJobRequest.SerializeToString,
             jq_dot_v1_dot_operator__pb2.RetryJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetryDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jq.v1.OperatorService/RetryDeadLetters',
+            jq_dot_v1_dot_operator__pb2.RetryDeadLettersRequest.SerializeToString,
+            jq_dot_v1_dot_operator__pb2.RetryDeadLettersResponse.FromString,
             options,
             channel_credentials,
             insecure,

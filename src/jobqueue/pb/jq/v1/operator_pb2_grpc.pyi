@@ -36,6 +36,8 @@ class OperatorServiceStub:
     """The worker drains, then exits."""
     RetryJob: _aio.UnaryUnaryMultiCallable[_operator_pb2.RetryJobRequest, _operator_pb2.RetryJobResponse]
     """Sends a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
+    RetryDeadLetters: _aio.UnaryUnaryMultiCallable[_operator_pb2.RetryDeadLettersRequest, _operator_pb2.RetryDeadLettersResponse]
+    """Sends dead letters that match back to PENDING, page by page."""
     DeleteJob: _aio.UnaryUnaryMultiCallable[_operator_pb2.DeleteJobRequest, _operator_pb2.DeleteJobResponse]
     """Removes a terminal job for good."""
     GetHealth: _aio.UnaryUnaryMultiCallable[_operator_pb2.GetHealthRequest, _operator_pb2.GetHealthResponse]
@@ -123,6 +125,14 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_operator_pb2.RetryJobRequest, _abc.Awaitable[_operator_pb2.RetryJobResponse]],
     ) -> _abc.Awaitable[_operator_pb2.RetryJobResponse]:
         """Sends a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
+
+    @_abc_1.abstractmethod
+    def RetryDeadLetters(
+        self,
+        request: _operator_pb2.RetryDeadLettersRequest,
+        context: _aio.ServicerContext[_operator_pb2.RetryDeadLettersRequest, _abc.Awaitable[_operator_pb2.RetryDeadLettersResponse]],
+    ) -> _abc.Awaitable[_operator_pb2.RetryDeadLettersResponse]:
+        """Sends dead letters that match back to PENDING, page by page."""
 
     @_abc_1.abstractmethod
     def DeleteJob(

@@ -1,5 +1,5 @@
 -- Take the lead, or renew it: SET NX PX, but a holder may renew late while nobody else came.
--- Answers {epoch}, or nothing. asked: {holder, ttl}
+-- Answers {epoch}, or nothing. asked: {holder, ttl, name}
 --# include common.lua
 --# include lane.lua
 --# include term.lua
@@ -24,6 +24,9 @@ else
 end
 if injected then
   redis.call('PERSIST', LEADER) -- Redis's clock has no say
+end
+if redis.call('HGET', TERM, 'named') ~= epoch then
+  redis.call('HSET', TERM, 'name', asked[3], 'since', now_text, 'named', epoch)
 end
 redis.call('HSET', TERM, 'holder', holder, 'epoch', epoch, 'until', exact(now + ttl))
 return answer({epoch})

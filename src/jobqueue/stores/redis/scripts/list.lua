@@ -1,9 +1,10 @@
 -- Walk over jobs by their number, and pick those that match.
 --
 -- asked: {indexes {state, queue} or nil for all jobs, down, after (exclusive) or nil, how many,
--- how many to look at, type or nil, cancelled or nil, whole}
--- Answers {where it ended (nothing: there is no more), picked}: of each its fields if `whole`,
--- otherwise its id and the time of its creation.
+-- how many to look at, type or nil, cancelled or nil, what to tell, reasons or nil, error text or
+-- nil, ended since or nil, ended before or nil}
+-- Answers {where it ended (nothing: there is no more), picked, how many it looked at}. Of each it
+-- tells all fields ('whole'), number and version ('version'), or id and time of creation ('time').
 --# include common.lua
 local down, wanted, budget = asked[2], asked[4], asked[5]
 local keys = {}
@@ -47,9 +48,29 @@ table.sort(candidates, function(a, b)
   return a[1] < b[1]
 end)
 
+local reasons = nil
+if asked[9] then
+  reasons = {}
+  for _, reason in ipairs(asked[9]) do
+    reasons[reason] = true
+  end
+end
+
 local function matches(row)
   if asked[6] and row[1] ~= asked[6] then
     return false
+  end
+  if reasons and not reasons[row[3]] then
+    return false
+  end
+  if asked[10] and not string.find(row[5] or '', asked[10], 1, true) then
+    return false
+  end
+  if asked[11] or asked[12] then
+    local ended = tonumber(row[6] or nil)
+    if not ended or (asked[11] and ended < asked[11]) or (asked[12] and ended >= asked[12]) then
+      return false
+    end
   end
   if asked[7] == nil or row[2] ~= 'DEAD_LETTERED' then
     return true
@@ -57,15 +78,25 @@ local function matches(row)
   return (row[3] == 'CANCELLED') == asked[7]
 end
 
+local function told(seq, id, row)
+  if asked[8] == 'whole' then
+    return redis.call('HGETALL', document(id))
+  elseif asked[8] == 'version' then
+    return {string.format('%.0f', seq), row[7]}
+  end
+  return {id, row[4]}
+end
+
 local picked = {}
-for _, candidate in ipairs(candidates) do
+for looked_at, candidate in ipairs(candidates) do
   local seq, id = candidate[1], candidate[2]
-  local row = redis.call('HMGET', document(id), 'type', 'status', 'reason', 'created_at')
+  local row = redis.call(
+    'HMGET', document(id), 'type', 'status', 'reason', 'created_at', 'error', 'completed_at', 'version')
   if matches(row) then
-    picked[#picked + 1] = asked[8] and redis.call('HGETALL', document(id)) or {id, row[4]}
+    picked[#picked + 1] = told(seq, id, row)
   end
   if #picked == wanted or seq == complete then
-    return {string.format('%.0f', seq), picked}
+    return {string.format('%.0f', seq), picked, looked_at}
   end
 end
-return {false, picked}
+return {false, picked, #candidates}

@@ -1,0 +1,155 @@
+"""What a browser is shown: where things are (``/``) and the API's description (``/docs``).
+
+Everything comes from this server. Swagger UI's files are those of the package fastapi-swagger, and
+no other origin is asked for anything: the page works without the Internet, and nobody else's script
+runs on the API's origin. Links are relative, so that they hold behind a proxy with a prefix.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from html import escape
+from importlib import resources
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import HTMLResponse, Response
+
+from jobqueue.api.http import shapes
+from jobqueue.api.http.desk import Desk, reply
+
+_ASSETS = {
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "swagger-ui.css": "text/css; charset=utf-8",
+}
+OPEN_PATHS = frozenset({"/", "/docs", "/docs/start.js", *(f"/docs/{name}" for name in _ASSETS)})
+"""These tell no secret: anybody may read them."""
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+# The files change with the package only, which a restart brings.
+_ASSET_HEADERS = {**_HEADERS, "Cache-Control": "public, max-age=3600"}
+_START = (
+    'SwaggerUIBundle({url: "openapi.json", dom_id: "#description", deepLinking: true,'
+    " validatorUrl: null});\n"
+)
+_STYLE = """\
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em }
+table { border-collapse: collapse } td { padding: .15em 1em .15em 0; vertical-align: top }
+"""
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+{head}
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
+def page_routes(app: FastAPI, desk: Desk) -> APIRouter:
+    """``/`` and ``/docs``; none of them is part of the API's description."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/")
+    async def index(request: Request) -> Response:
+        links = _links(desk)
+        headers = {**_HEADERS, "Vary": "Accept"}
+        if not _wants_html(request.headers.get("accept", "")):
+            where = {name: path for name, path, _ in links}
+            return reply(shapes.Index(name=app.title, version=app.version, links=where), 200,
+                         headers)  # fmt: skip
+        rows = "\n".join(
+            f'<tr><td><a href="{escape(path.removeprefix("/"))}">{escape(path)}</a></td>'
+            f"<td>{escape(what)}</td></tr>"
+            for _, path, what in links
+        )
+        body = f"<h1>{escape(app.title)} {escape(app.version)}</h1>\n<table>\n{rows}\n</table>"
+        return _html(app.title, f"<style>{_STYLE}</style>", body, headers)
+
+    @router.get("/docs")
+    async def docs() -> Response:
+        head = f"<style>{_STYLE}</style>"
+        body = f'<div id="description">\n{_plain(app.openapi())}\n</div>'
+        if _asset("swagger-ui.css"):
+            head = '<link rel="stylesheet" href="docs/swagger-ui.css">'
+            body += '\n<script src="docs/swagger-ui-bundle.js"></script>'
+            body += '\n<script src="docs/start.js"></script>'
+        return _html(f"{app.title}: API", head, body, _HEADERS)
+
+    @router.get("/docs/start.js")
+    async def start() -> Response:
+        return Response(_START, 200, _ASSET_HEADERS, _ASSETS["swagger-ui-bundle.js"])
+
+    def serve(name: str, kind: str) -> None:
+        @router.get(f"/docs/{name}")
+        async def asset() -> Response:
+            return Response(_asset(name), 200, _ASSET_HEADERS, kind)
+
+    for name, kind in _ASSETS.items():
+        serve(name, kind)
+    return router
+
+
+@cache
+def _asset(name: str) -> bytes:
+    """A file of Swagger UI; empty where the package is missing: /docs then is a plain list."""
+    try:
+        return resources.files("fastapi_swagger.resources").joinpath(name).read_bytes()
+    except (ModuleNotFoundError, FileNotFoundError):
+        return b""
+
+
+def _links(desk: Desk) -> list[tuple[str, str, str]]:
+    links = [
+        ("docs", "/docs", "the HTTP API, described"),
+        ("openapi", "/openapi.json", "the same for programs (OpenAPI)"),
+        ("jobs", "/jobs", "jobs, newest first"),
+        ("dead_letters", "/dlq", "jobs that were given up, with why"),
+        ("queues", "/queues", "queues with their figures"),
+        ("workers", "/workers", "workers"),
+        ("status", "/status", "the system at a glance"),
+        ("ready", "/readyz", "whether the server can do its work"),
+        ("health", "/healthz", "whether the process is alive"),
+    ]
+    if desk.settings.metrics is not None:
+        links.append(("metrics", "/metrics", "metrics for Prometheus"))
+    return links
+
+
+def _wants_html(accept: str) -> bool:
+    """Browsers name text/html; programs take anything, or name JSON."""
+    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    return "text/html" in kinds
+
+
+def _plain(description: dict[str, Any]) -> str:
+    """The routes as a list, for those who run no script. Swagger UI takes its place."""
+    rows = "\n".join(
+        f"<tr><td>{method.upper()}</td><td><code>{escape(path)}</code></td>"
+        f"<td>{escape(str(operation.get('summary', '')))}</td></tr>"
+        for path, item in description["paths"].items()
+        for method, operation in item.items()
+    )
+    return (
+        f"<h1>{escape(description['info']['title'])} {escape(description['info']['version'])}</h1>"
+        f'\n<p>All details: <a href="openapi.json">openapi.json</a></p>\n<table>\n{rows}\n</table>'
+    )
+
+
+def _html(title: str, head: str, body: str, headers: dict[str, str]) -> Response:
+    return HTMLResponse(_PAGE.format(title=escape(title), head=head, body=body), headers=headers)
