@@ -171,6 +171,9 @@ def _calm_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+STOPPED_EARLY = "stopped before it was ready"
+
+
 async def started(start: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
     """Start, unless a stop is asked for before that is done: then it is given up (False)."""
     starting = asyncio.create_task(start)

@@ -14,7 +14,14 @@ import typer
 
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_registry
-from jobqueue.cli.program import VersionOption, examples, run_program, run_service, started
+from jobqueue.cli.program import (
+    STOPPED_EARLY,
+    VersionOption,
+    examples,
+    run_program,
+    run_service,
+    started,
+)
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.version import full_version
 
@@ -145,6 +152,7 @@ async def _run(settings: config.Settings, stop: asyncio.Event) -> int:
     registry = load_registry(settings.worker.app)
     server = Embedded(settings, registry=registry, version=full_version())
     if not await started(server.start(), stop):
+        log.info(STOPPED_EARLY)
         return 0
     try:
         await stop.wait()

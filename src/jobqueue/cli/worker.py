@@ -16,7 +16,14 @@ import typer
 
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_app
-from jobqueue.cli.program import VersionOption, examples, run_program, run_service, started
+from jobqueue.cli.program import (
+    STOPPED_EARLY,
+    VersionOption,
+    examples,
+    run_program,
+    run_service,
+    started,
+)
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.core.errors import InvalidArgument
@@ -213,6 +220,7 @@ async def _run(worker: RemoteWorker, stop: asyncio.Event) -> int:
     stopping = asyncio.create_task(stop.wait())
     try:
         if not await started(worker.start(), stop):
+            log.info(STOPPED_EARLY)
             return 0
         ended = asyncio.create_task(worker.runtime.finished)
         await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
