@@ -341,6 +341,22 @@ async def test_health_does_not_wait_for_a_store_that_hangs(rig: Rig):
             await asyncio.sleep(0.01)
 
 
+async def test_who_asks_for_health_during_a_stop_is_answered(rig: Rig):
+    begun = asyncio.Event()
+
+    async def hangs(patience: float | None = None) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    rig.memory.ping = hangs  # type: ignore[method-assign]
+    asking = asyncio.create_task(rig.engine.health())
+    async with patience.timeout(PATIENCE):
+        await begun.wait()
+        await rig.engine.stop()
+        health = await asking
+    assert not health.ok
+
+
 async def test_health_names_who_leads(rig: Rig):
     async with patience.timeout(PATIENCE):
         while True:
