@@ -281,6 +281,19 @@ async def test_a_queue_with_unfinished_jobs_is_deleted_only_by_force(rig: Rig):
         await rig.engine.delete_queue("work")
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "$(date)", "x" * 101, ""])
+async def test_a_queue_that_cannot_exist_is_not_looked_for(rig: Rig, name: str):
+    """Not every store can read such a name; and nobody is told to create it."""
+    engine = rig.engine
+    rig.store.calls.clear()
+    for call in (
+        engine.queue_stats, engine.pause_queue, engine.resume_queue, engine.delete_queue
+    ):  # fmt: skip
+        with pytest.raises(NotFound, match=r"there is no queue .*: a name is 1 to 100 letters"):
+            await call(name)
+    assert {"stats", "pause_queue", "delete_queue"}.isdisjoint(rig.store.calls)
+
+
 # -- list ----------------------------------------------------------------------------------
 
 
