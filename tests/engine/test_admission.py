@@ -100,9 +100,9 @@ async def test_the_store_is_asked_only_for_ttls_of_queues_that_can_exist(rig: Ri
     asked: list[str | None] = []
     stats = rig.memory.stats
 
-    async def noted(name: str | None = None) -> list[QueueStats]:
-        asked.append(name)
-        return await stats(name)
+    async def noted(queue: str | None = None) -> list[QueueStats]:
+        asked.append(queue)
+        return await stats(queue)
 
     rig.memory.stats = noted  # type: ignore[method-assign]
     names = ["a\0b", "\ud800", "x" * 101, "", "default"]
