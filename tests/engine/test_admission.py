@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import AlreadyExists, InvalidArgument, JobQueueError, NotFound
-from jobqueue.core.job import JobQuery, JobSpec, QueueSpec, SubmitStatus, WorkerInfo
+from jobqueue.core.job import JobQuery, JobSpec, QueueSpec, QueueStats, SubmitStatus, WorkerInfo
 from tests.engine.rig import Rig, Worker
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -93,6 +93,26 @@ async def test_a_delay_beyond_the_queues_own_ttl_is_refused(rig: Rig):
     ]  # fmt: skip
     assert results[0].error is not None
     assert "its queue's ttl ends 60 s after the submit" in results[0].error.message
+
+
+async def test_the_store_is_asked_only_for_ttls_of_queues_that_can_exist(rig: Rig):
+    """A name that it cannot even read would be an error of the whole call."""
+    asked: list[str | None] = []
+    stats = rig.memory.stats
+
+    async def noted(queue: str | None = None) -> list[QueueStats]:
+        asked.append(queue)
+        return await stats(queue)
+
+    rig.memory.stats = noted  # type: ignore[method-assign]
+    names = ["a\0b", "\ud800", "x" * 101, "", "default"]
+    results = await rig.engine.submit(
+        [JobSpec(payload=b"x", queue=name, delay=1.0) for name in names]
+    )
+    assert [result.status for result in results] == [SubmitStatus.REFUSED] * 4 + [
+        SubmitStatus.ACCEPTED
+    ]
+    assert asked == ["default"]
 
 
 @pytest.mark.parametrize(

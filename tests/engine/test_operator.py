@@ -281,6 +281,19 @@ async def test_a_queue_with_unfinished_jobs_is_deleted_only_by_force(rig: Rig):
         await rig.engine.delete_queue("work")
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "$(date)", "x" * 101, ""])
+async def test_a_queue_that_cannot_exist_is_not_looked_for(rig: Rig, name: str):
+    """Not every store can read such a name; and nobody is told to create it."""
+    engine = rig.engine
+    rig.store.calls.clear()
+    for call in (
+        engine.queue_stats, engine.pause_queue, engine.resume_queue, engine.delete_queue
+    ):  # fmt: skip
+        with pytest.raises(NotFound, match=r"there is no queue .*: a name is 1 to 100 letters"):
+            await call(name)
+    assert {"stats", "pause_queue", "delete_queue"}.isdisjoint(rig.store.calls)
+
+
 # -- list ----------------------------------------------------------------------------------
 
 
@@ -339,6 +352,22 @@ async def test_health_does_not_wait_for_a_store_that_hangs(rig: Rig):
     async with patience.timeout(PATIENCE):
         while not (await rig.engine.health()).ok:
             await asyncio.sleep(0.01)
+
+
+async def test_who_asks_for_health_during_a_stop_is_answered(rig: Rig):
+    begun = asyncio.Event()
+
+    async def hangs(patience: float | None = None) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    rig.memory.ping = hangs  # type: ignore[method-assign]
+    asking = asyncio.create_task(rig.engine.health())
+    async with patience.timeout(PATIENCE):
+        await begun.wait()
+        await rig.engine.stop()
+        health = await asking
+    assert not health.ok
 
 
 async def test_health_names_who_leads(rig: Rig):

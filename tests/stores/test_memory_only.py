@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import tracemalloc
 
 import pytest
 
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.job import NewJob, Transition
-from jobqueue.core.store import Rules
+from jobqueue.core.store import JobFilter, Rules
 from jobqueue.stores.memory import MemoryStore
 from tests.stores.driver import Driver, new, spec
 
@@ -112,3 +113,15 @@ async def test_timers_of_finished_jobs_do_not_pile_up(driver: Driver):
     finally:
         tracemalloc.stop()
     assert (last - first) / (20 * 500) < 150
+
+
+async def test_pages_do_not_count_through_numbers_that_are_gone(driver: Driver):
+    """An old job stays while all that came after it was removed."""
+    assert isinstance(driver.store, MemoryStore)
+    old = await driver.submit()
+    driver.store._seq = itertools.count(10**15)
+    newer = [await driver.submit() for _ in range(3)]
+    place = (await driver.job(newer[1])).seq
+    jobs = await driver.store.list_jobs(JobFilter(before_seq=place))
+    assert [job.id for job in jobs] == [newer[0], old]
+    assert (await driver.store.dead_letters(JobFilter(before_seq=place))).looked_at == 0

@@ -143,13 +143,14 @@ class _Done:
     matched: int = 0
     retried: int = 0
     refused: int = 0
+    moved: int = 0  # by somebody else, between the look and the retry
     code: Code | None = None  # of the first error
     errors: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def stayed(self) -> int:
         """Dead letters that are still there."""
-        return self.looked_at - self.retried
+        return self.looked_at - self.retried - self.moved
 
     def add(self, job_id: str, code: Code, message: str, *, silent: bool) -> None:
         self.refused += 1
@@ -230,6 +231,8 @@ async def _walk(chosen: Session, backend: Backend, query: RetryQuery, label: str
                 done.looked_at += page.looked_at
                 done.matched += page.matched
                 done.retried += page.retried
+                if not query.dry_run:
+                    done.moved += page.matched - page.retried - len(page.refused)
                 for one in page.refused:
                     done.add(one.job_id, Code.CONFLICT, one.message, silent=chosen.json)
                 bar.advance(page.looked_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.errors import InvalidArgument, NotFound
 from jobqueue.core.job import (
     MAX_PAGE,
     MAX_PRIORITY,
@@ -187,6 +187,12 @@ def read_page_token(token: str) -> int | None:
             "page_token", "is not one that a list call returned as next_page_token"
         )
     return int(token[1:], 16)
+
+
+def check_may_exist(name: str) -> None:
+    """Refuse to look for a queue that cannot exist: not every store could read its name."""
+    if not _NAME.fullmatch(name):
+        raise NotFound(f"queue: there is no queue {name[:120]!r}: a name is {_NAME_RULE}")
 
 
 def _check_name(field: str, name: str) -> None:

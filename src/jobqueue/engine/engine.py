@@ -217,14 +217,21 @@ class Engine(OperatorCalls):
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
         """See ``ClientApi.submit``."""
         results: list[SubmitResult | None] = [None] * len(specs)
-        jobs: list[NewJob] = []
-        places: list[int] = []
         limit = self._settings.max_payload_bytes
         now = self._clock.now()
-        ttls = await self._queue_ttls.of(specs)
-        for place, (spec, job_id) in enumerate(zip(specs, new_job_ids(len(specs)), strict=True)):
+        for place, spec in enumerate(specs):
             try:
                 admission.check_spec(spec, limit, now)
+            except InvalidArgument as error:
+                results[place] = SubmitResult.refused(error)
+        # Only now: the store need not understand the name of every queue that is asked for.
+        good = [place for place, result in enumerate(results) if result is None]
+        ttls = await self._queue_ttls.of([specs[place] for place in good])
+        jobs: list[NewJob] = []
+        places: list[int] = []
+        for place, job_id in zip(good, new_job_ids(len(good)), strict=True):
+            spec = specs[place]
+            try:
                 if spec.ttl is None and spec.queue in ttls:
                     admission.check_start_within(spec, ttls[spec.queue], now, "its queue's ttl")
             except InvalidArgument as error:

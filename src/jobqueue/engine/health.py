@@ -32,7 +32,7 @@ class Check:
         ask: Callable[[], Awaitable[ComponentHealth]],
         silent: Callable[[str], ComponentHealth],
     ) -> None:
-        """``silent`` makes the answer when there is none; it is told for how long."""
+        """``silent`` makes the answer when there is none; it is told why."""
         self._ask = ask
         self._silent = silent
         self._since = 0.0
@@ -49,6 +49,8 @@ class Check:
             if task.done() or self._unanswered:
                 break
             await asyncio.wait([task], timeout=_SLICE)
+        if task.cancelled():  # by ``stop``: whoever asks was not cancelled
+            return self._silent("the server stops")
         if task.done():
             return task.result()
         self._unanswered = True

@@ -57,11 +57,12 @@ class OperatorCalls:
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
         """See ``OperatorApi.delete_queue``."""
+        admission.check_may_exist(name)
         dropped = 0
         while True:
             left = await self._store.delete_queue(name)
             if left is None:
-                raise _no_queue(name)
+                raise no_such_queue(name)
             if left == 0:
                 return dropped
             if not force:
@@ -76,20 +77,23 @@ class OperatorCalls:
 
     async def pause_queue(self, name: str) -> None:
         """See ``OperatorApi.pause_queue``."""
+        admission.check_may_exist(name)
         if not await self._store.pause_queue(name, True):
-            raise _no_queue(name)
+            raise no_such_queue(name)
 
     async def resume_queue(self, name: str) -> None:
         """See ``OperatorApi.resume_queue``."""
+        admission.check_may_exist(name)
         if not await self._store.pause_queue(name, False):
-            raise _no_queue(name)
+            raise no_such_queue(name)
         self._scheduler.wake()
 
     async def queue_stats(self, name: str) -> QueueStats:
         """See ``OperatorApi.queue_stats``."""
+        admission.check_may_exist(name)
         found = await self._store.stats(name)
         if not found:
-            raise _no_queue(name)
+            raise no_such_queue(name)
         return found[0]
 
     async def list_queues(self) -> list[QueueStats]:
@@ -192,7 +196,3 @@ class OperatorCalls:
             others = (self._leader_check, self._stream_check)
             parts += await asyncio.gather(*(one.answer() for one in others if one))
         return Health(database.ok, self._settings.version, parts)
-
-
-def _no_queue(name: str) -> NotFound:
-    return no_such_queue(name)

@@ -45,6 +45,11 @@ async def read_page(
 
 def job_bytes(job: Job) -> int:
     """About what a job takes in a message."""
-    texts = len(job.error) + len(job.key or "") + len(job.type) + len(job.queue)
-    labels = sum(len(name) + len(value) for name, value in job.labels.items())
-    return _FIELDS + len(job.payload) + len(job.result or b"") + texts + labels
+    texts = (job.error, job.key or "", job.queue, job.type, *job.labels, *job.labels.values())
+    contents = len(job.payload) + len(job.result or b"")
+    return _FIELDS + contents + sum(map(_encoded, texts))
+
+
+def _encoded(text: str) -> int:
+    """A letter takes up to four bytes."""
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))

@@ -14,7 +14,7 @@ from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
 from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Rules, Store
-from jobqueue.redaction import redact
+from jobqueue.redaction import MASK, redact
 from jobqueue.topology.extras import not_installed
 from jobqueue.topology.loopback import is_loopback
 
@@ -139,16 +139,40 @@ def _authority(rest: str) -> str:
     return re.split(r"[/?#]", rest, maxsplit=1)[0]
 
 
+def _has_bare_characters(url: str) -> bool:
+    """Whether a login seems to have special characters in it as they are.
+
+    Whoever reads such a URL by the rules takes a part of the password for a host or a port, and
+    shows it.
+    """
+    rest = url.partition("://")[2]
+    authority = _authority(rest)
+    path, _, options = rest[len(authority) :].partition("?")
+    return (
+        "#" in rest
+        or "@" in path
+        or any("@" in option and "=" not in option for option in options.split("&"))
+        or not {"[", "]"}.isdisjoint(authority.rpartition("@")[0])
+    )
+
+
+def _without_login(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{MASK}@{rest.rpartition('@')[2]}" if "@" in rest else redact(url)
+
+
 def _check_places(authority: str, url: str, field: str) -> list[str]:
     """The hosts of a URL, without their ports."""
     hosts = []
+    bare = _has_bare_characters(url)
     for place in authority.rpartition("@")[2].split(","):
-        found = _PLACE.fullmatch(place)
+        found = None if bare else _PLACE.fullmatch(place)
         if found is None:
+            shown = _without_login(url) if bare else redact(url)
             raise InvalidArgument(
                 field,
-                f"{redact(url)!r}: expected HOST or HOST:PORT after '//' or '@'; special characters"
-                " of a name or password are written as %2F (/), %40 (@), %3A (:) and so on",
+                f"{shown!r}: expected HOST or HOST:PORT after '//' or '@'; special characters of a"
+                " name or password are written as %2F (/), %40 (@), %3A (:), %23 (#) and so on",
             )
         if found[2] is not None and not 0 < int(found[2]) <= _MAX_PORT:
             raise InvalidArgument(field, f"{redact(url)!r}: the port must be 1 to {_MAX_PORT}")

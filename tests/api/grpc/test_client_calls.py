@@ -8,6 +8,7 @@ import uuid
 import grpc.aio
 import pytest
 
+from jobqueue.api.grpc.codec.jobs import job_to_pb
 from jobqueue.core.errors import (
     AlreadyExists,
     Conflict,
@@ -214,6 +215,15 @@ async def test_a_page_of_large_jobs_is_shorter_but_none_is_left_out(remote, monk
         if not token:
             break
     assert found == ids[::-1]
+
+
+async def test_a_page_of_letters_that_take_four_bytes_fits_a_standard_client(remote):
+    labels = {f"{n:02}" + "🎉" * 250: "🎉" * 255 for n in range(16)}
+    for _ in range(200):
+        await submit_one(remote, labels=labels)
+    page = await remote.list_jobs(JobQuery(limit=200))
+    assert sum(job_to_pb(job).ByteSize() for job in page.jobs) < 4 * 1024 * 1024
+    assert page.next_page_token
 
 
 @pytest.mark.req("jq:FR-012", "jq:FR-013")

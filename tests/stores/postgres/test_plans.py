@@ -248,3 +248,31 @@ async def test_a_claim_does_not_read_what_was_claimed_before(
     assert max(reads[10:]) < 1.5 * max(reads[:2]), reads
     await long.rollback()
     await reader.close()
+
+
+# Queues that take turns, of which only one has dead letters; they are older than what is DONE.
+OLD_LETTERS = """
+INSERT INTO job_ended (seq, completed_at, queue, version, attempt, retry_count, state, reason,
+                       cancel, error)
+SELECT n, n, (SELECT id FROM queues WHERE name = CASE WHEN n % 2 = 0 THEN 'q' ELSE 'idle' END),
+       4, 1, 0, CASE WHEN n % 2 = 0 AND n <= 80000 THEN 6 ELSE 4 END, 11, false,
+       'boom' || repeat(' and more', 20)
+FROM generate_series(1, 120000) n;
+ANALYZE job_ended;
+"""
+
+
+@pytest.mark.parametrize("queue", ["q", "idle", None])
+async def test_a_look_at_dead_letters_reads_no_other_jobs(open_store, db, monkeypatch, queue):
+    """Where a third of all jobs are dead letters, walking down the numbers seems to be cheap."""
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    await store.create_queue(Queue(name="idle"))
+    await db.execute(OLD_LETTERS)
+    plans.seen.clear()
+    looked = await store.dead_letters(JobFilter(queue=queue, error="boom", limit=1_000))
+    assert len(looked.found) == looked.looked_at == (0 if queue == "idle" else 1_000)
+    (plan,) = plans.named("queues AS q CROSS JOIN")
+    assert "job_ended_pkey" not in plan.indexes
+    assert not plan.scanned
+    assert plan.buffers < 500, (plan.buffers, plan.indexes)  # the table has thousands

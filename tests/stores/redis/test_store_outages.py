@@ -131,6 +131,22 @@ async def test_a_pause_shorter_than_the_patience_goes_unnoticed(own_redis, open_
     assert len(await store.list_jobs(JobFilter())) == 1
 
 
+async def test_a_ping_with_little_patience_waits_for_a_slow_answer(own_redis, open_store):
+    """Patience is for a server that is away. One that is slow would lose its connections."""
+    victim = Victim(own_redis())
+    store = await open_store(victim.url, patience=60.0)
+    await store.ping(0.01)
+    victim.signal(signal.SIGSTOP)
+    try:
+        ping = asyncio.create_task(store.ping(0.01))
+        await asyncio.wait([ping], timeout=0.3)
+        assert not ping.done()
+    finally:
+        victim.signal(signal.SIGCONT)
+    async with patience.timeout(BOUND):
+        await ping
+
+
 async def test_flushed_scripts_are_loaded_again(open_store, client):
     store = await open_store()
     await store.register_worker(worker())

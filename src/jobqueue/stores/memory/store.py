@@ -74,6 +74,7 @@ from jobqueue.stores.memory.restoring import entries, home_of, record_of
 from jobqueue.stores.memory.roster import Roster
 from jobqueue.stores.memory.timers import Timers
 
+_SPARSE = 4  # so many numbers for each job are too many to try
 _ASSIGNED = ((State.ASSIGNED, Reason.ASSIGNED),)
 
 
@@ -456,10 +457,15 @@ class MemoryStore:
             yield from reversed(self._by_seq.values())
             return
         first, last = next(iter(self._by_seq)), next(reversed(self._by_seq))
+        if last - first > _SPARSE * len(self._by_seq):  # most numbers are gone
+            for record in reversed(self._by_seq.values()):
+                if record.seq < before_seq:
+                    yield record
+            return
         for seq in range(min(before_seq - 1, last), first - 1, -1):
-            record = self._by_seq.get(seq)
-            if record is not None:
-                yield record
+            found = self._by_seq.get(seq)
+            if found is not None:
+                yield found
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""

@@ -554,10 +554,13 @@ SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
 -- name: dead_letters
 -- The newest dead letters of a queue $1 (null: of every queue) before number $2, $3 of them at most.
 -- Each queue gives as many from its index: a scan by number alone would wade through what is DONE.
+-- The queue is asked for as a range and ordered by, so that no other index has that order: with
+-- "queue = q.id" the planner prefers the primary key where it expects many dead letters.
 SELECT e.seq, e.version, matches
 FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
         SELECT seq, version, reason, completed_at, error FROM job_ended
-        WHERE state = 6 AND queue = q.id AND seq < $2::bigint ORDER BY seq DESC LIMIT $3) AS d
+        WHERE state = 6 AND (queue, seq) < (q.id, $2::bigint) AND queue >= q.id
+        ORDER BY queue DESC, seq DESC LIMIT $3) AS d
       WHERE q.name = coalesce($1::text, q.name) ORDER BY d.seq DESC LIMIT $3) AS e
 
 -- name: history

@@ -154,7 +154,8 @@ class Runner:
         while True:
             attempt = _Attempt()
             try:
-                return await within(patience / 2, self._ask(command, attempt))
+                # Little patience is no reason to blame a server that is slow, not away.
+                return await within(self._patience / 2, self._ask(command, attempt))
             except TROUBLE as error:
                 if passes(error):
                     trouble: BaseException = error

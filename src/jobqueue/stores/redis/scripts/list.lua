@@ -19,28 +19,52 @@ else
 end
 
 local edge = asked[3] and '(' .. asked[3] or (down and '+inf' or '-inf')
+local command = down and 'ZREVRANGEBYSCORE' or 'ZRANGEBYSCORE'
+local far_end = down and '-inf' or '+inf'
 
--- The next candidates of every index, merged. Each gives as many as may be looked at.
 local candidates = {}
-local share = math.max(1, math.min(budget, #keys == 1 and budget or wanted))
-local complete = nil -- beyond the last of a page that was full nothing is known
-for _, key in ipairs(keys) do
-  local rows
-  if down then
-    rows = redis.call('ZREVRANGEBYSCORE', key, edge, '-inf', 'WITHSCORES', 'LIMIT', 0, share)
-  else
-    rows = redis.call('ZRANGEBYSCORE', key, edge, '+inf', 'WITHSCORES', 'LIMIT', 0, share)
-  end
+
+-- The next ones of an index. Beyond the last of them nothing is known, unless it has no more.
+local function give(source, count)
+  local rows = redis.call(command, source.key, source.edge, far_end, 'WITHSCORES', 'LIMIT', 0, count)
   for n = 1, #rows, 2 do
     candidates[#candidates + 1] = {tonumber(rows[n + 1]), rows[n]}
   end
-  if #rows == 2 * share then
-    local last = tonumber(rows[#rows])
-    if not complete or (down and last > complete) or (not down and last < complete) then
-      complete = last
-    end
+  source.given = source.given + #rows / 2
+  source.last = nil
+  if #rows == 2 * count then
+    source.last, source.edge = tonumber(rows[#rows]), '(' .. rows[#rows]
   end
 end
+
+-- The index whose last known job comes first: what all of them have is known as far as there.
+local function shortest(sources)
+  local found = nil
+  for _, source in ipairs(sources) do
+    local last = source.last
+    if last and (not found or (down and last > found.last) or (not down and last < found.last)) then
+      found = source
+    end
+  end
+  return found
+end
+
+-- Candidates of every index, merged. Each gives its share of what may be looked at; the shortest
+-- gives more, twice as much each time, until it alone has enough or all together have: thousands
+-- of indexes are no reason to read thousands of times as much.
+local share = math.max(4, math.ceil(budget / #keys))
+local sources = {}
+for n, key in ipairs(keys) do
+  sources[n] = {key = key, edge = edge, given = 0}
+  give(sources[n], share)
+end
+local most = #candidates + budget
+local short = shortest(sources)
+while short and short.given < budget and #candidates < most do
+  give(short, short.given)
+  short = shortest(sources)
+end
+local complete = short and short.last
 table.sort(candidates, function(a, b)
   if down then
     return a[1] > b[1]
@@ -95,7 +119,7 @@ for looked_at, candidate in ipairs(candidates) do
   if matches(row) then
     picked[#picked + 1] = told(seq, id, row)
   end
-  if #picked == wanted or seq == complete then
+  if #picked == wanted or seq == complete or looked_at == budget then
     return {string.format('%.0f', seq), picked, looked_at}
   end
 end
