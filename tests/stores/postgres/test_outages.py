@@ -190,3 +190,18 @@ async def test_a_huge_batch_is_one_write(store, db):
     results = (await store.submit(jobs)).results
     assert all(one.status is SubmitStatus.ACCEPTED for one in results)
     assert await db.fetchval("SELECT count(*) FROM job_live") == 20_000
+
+
+async def test_a_server_whose_connections_are_all_busy_is_not_called_away(postgres_dsn):
+    store = PostgresStore(postgres_dsn)
+    await store.open()
+    writing = store._database.writing.connections
+    try:
+        async with contextlib.AsyncExitStack() as busy:
+            for _ in range(writing._size):
+                await busy.enter_async_context(writing.use())
+            with pytest.raises(Unavailable, match="every connection is busy"):
+                await store._database.writing.read("look", lambda db: db.execute("SELECT 1"), 0.0)
+            await store.ping()
+    finally:
+        await store.close()

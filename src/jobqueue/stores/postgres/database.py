@@ -40,6 +40,7 @@ class Database:
         self.dispatching = runner(_CLAIM_CONNECTIONS, _UNHURRIED)
         self._beating = runner(_BEAT_CONNECTIONS, FIXED_PLANS)
         self.streaming = runner(1, FIXED_PLANS)  # connects at the leader of a stream only
+        self.probing = runner(1, FIXED_PLANS)  # a server whose connections are busy is not away
         self._side = SideLoop()
 
     def open(self) -> None:
@@ -60,7 +61,7 @@ class Database:
 
     def _own(self) -> tuple[Runner, ...]:
         """What is used on the loop that opened it."""
-        return self.streaming, self.dispatching, self.writing, self.reading
+        return self.probing, self.streaming, self.dispatching, self.writing, self.reading
 
     def beat(self, name: str, work: Work[T]) -> T:
         """Run a write that may be repeated, from any thread, whatever the loop is doing."""

@@ -212,7 +212,7 @@ class PostgresStore:
         async def work(db: Any) -> None:
             await db.execute(SQL["touch"])
 
-        await self._database.writing.read("ping", work, patience)  # it may be repeated
+        await self._database.probing.read("ping", work, patience)  # it may be repeated
 
     def components(self) -> list[ComponentHealth]:
         """See ``Store.components``."""
