@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -132,3 +133,40 @@ def test_run_worker_drains_on_a_signal(tmp_path: Path, number: signal.Signals) -
             return str(await app.job(job_id).result(timeout=patience.longest(5)))
 
     assert asyncio.run(look()) == "finished"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_worker_that_waits_for_its_server(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    script = tmp_path / "tasks.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            from jobqueue import JobQueue
+
+            JobQueue(f"grpc://127.0.0.1:{sys.argv[1]}").run_worker()
+            print("stopped", flush=True)
+            """
+        )
+    )
+    with socket.socket() as closed:  # bound, so that nobody else listens there
+        closed.bind(("127.0.0.1", 0))
+        with subprocess.Popen(
+            [sys.executable, script, str(closed.getsockname()[1])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            try:
+                assert any("cannot register" in line for line in process.stdout)
+                process.send_signal(number)
+                assert process.stdout.read().endswith("stopped\n")
+                assert process.stderr.read() == ""
+                assert process.wait(patience.longest(20)) == 0
+            finally:
+                process.kill()
