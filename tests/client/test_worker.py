@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,34 @@ def test_a_signal_ends_a_worker_that_waits_for_its_server(
                 assert process.wait(patience.longest(20)) == 0
             finally:
                 process.kill()
+
+
+async def test_no_job_sees_the_context_variables_of_another() -> None:
+    seen: ContextVar[str] = ContextVar("seen", default="nothing")
+    seen.set("the program's")
+    app = JobQueue("memory://")
+
+    @app.task
+    def in_a_thread() -> str:
+        found = seen.get()
+        seen.set("a job's")
+        return found
+
+    @app.task
+    async def on_the_loop() -> str:
+        found = seen.get()
+        seen.set("a job's")
+        await in_the_end.submit()  # which gives it to the worker, too
+        return found
+
+    ends: asyncio.Queue[str] = asyncio.Queue()
+
+    @app.task
+    async def in_the_end() -> None:
+        ends.put_nowait(seen.get())
+
+    async with app, app.worker(concurrency=2):
+        for task in (in_a_thread, in_a_thread, on_the_loop):
+            job = await task.submit()
+            assert await job.result(timeout=patience.longest(20)) == "the program's"
+        assert await patience.wait_for(ends.get(), 20) == "the program's"
