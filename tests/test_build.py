@@ -16,7 +16,7 @@ import pytest
 from tests import patience
 
 ROOT = Path(__file__).parent.parent
-FILES = ["pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md"]
+FILES = [".gitignore", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md"]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

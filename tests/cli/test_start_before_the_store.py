@@ -69,7 +69,7 @@ def test_a_stop_ends_the_wait(tmp_path: Path, url: str):
         server.line(AWAY)
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        assert server.lines[-1]["message"] == "stopped"
+        assert server.lines[-1]["message"] == "stopped before it was ready"
 
 
 @pytest.mark.parametrize("program", ["server", "worker"])

@@ -211,7 +211,7 @@ def test_one_json_document_when_all_is_up(home):
         assert document["condition"] == "up"
         assert document["detached"] is False
         assert up.stop(signal.SIGINT) == 0
-    assert up.lines[1:] == ["(end)"]
+    assert up.lines[1:] == []
 
 
 def test_a_killed_process_is_shown_and_started_again(home):

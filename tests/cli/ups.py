@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +16,7 @@ from jobqueue.cli import fleet
 from jobqueue.topology.supervisor import identity, state
 from tests import patience
 from tests.cli import processes
+from tests.programs import Program
 
 PATIENCE = 60.0
 
@@ -82,7 +80,7 @@ def home() -> Iterator[Home]:
         shutil.rmtree(made.folder)
 
 
-class Foreground:
+class Foreground(Program):
     """`jq-ctl up` in the foreground of no terminal. Its lines are collected as they come."""
 
     def __init__(
@@ -90,27 +88,14 @@ class Foreground:
     ) -> None:
         start = ["-m", "jobqueue.cli.ctl"] if program is None else [program]
         self.lines: list[str] = []
-        self._changed = threading.Condition()
-        self.process = subprocess.Popen(
+        super().__init__(
             [sys.executable, *start, "up", topology, "--folder", str(where.fleet), *args],
-            cwd=where.folder,
-            env=processes.environment(**where.environ, **extra),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            where.folder,
+            processes.environment(**where.environ, **extra),
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._changed:
-                self.lines.append(line.rstrip("\n"))
-                self._changed.notify_all()
-        with self._changed:
-            self.lines.append("(end)")
-            self._changed.notify_all()
+    def take(self, line: str) -> None:
+        self.lines.append(line.rstrip("\n"))
 
     def line(self, part: str, after: int = 0) -> int:
         """Wait for a line with these words; returns its number."""
@@ -119,33 +104,7 @@ class Foreground:
             lines = enumerate(self.lines)
             return next((n for n, line in lines if n >= after and part in line), None)
 
-        with self._changed:
-            patience.wait_on(
-                self._changed,
-                lambda: found() is not None or "(end)" in self.lines[-1:],
-                PATIENCE,
-            )
-            number = found()
-        assert number is not None, f"no line with {part!r}:\n" + "\n".join(self.lines)
-        return number
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Signal it, and wait for its end."""
-        self.process.send_signal(number)
-        status = self.process.wait(patience.longest(PATIENCE))
-        self._reader.join(patience.longest(PATIENCE))
-        return status
-
-    def __enter__(self) -> Foreground:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._reader.join(patience.longest(PATIENCE))
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        return self.wait_until(found, f"a line with {part!r}", PATIENCE)
 
 
 def children(pid: int) -> set[int]:

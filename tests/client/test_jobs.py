@@ -393,7 +393,9 @@ async def test_declared_queues_are_made_in_a_store_opened_directly(app: JobQueue
 
     async with app:
         if remote:
-            with pytest.raises(NotFound, match=r"'early'; create it: jq-ctl queue create early"):
+            with pytest.raises(
+                NotFound, match=r"'early'; create it with: jq-ctl queue create early$"
+            ):
                 await early.submit()
             return
         names = {stats.queue.name for stats in await app.operator.list_queues()}
@@ -403,7 +405,7 @@ async def test_declared_queues_are_made_in_a_store_opened_directly(app: JobQueue
         async def late() -> None: ...
 
         await late.submit()
-        with pytest.raises(NotFound, match=r"'typo'; declare it: JobQueue\(url, queues="):
+        with pytest.raises(NotFound, match=r"create typo, or declare it: JobQueue\(url, queues="):
             await late.options(queue="typo").submit()
         with pytest.raises(BatchRefused, match="'typo'"):
             await late.options(queue="typo").submit_many([()])

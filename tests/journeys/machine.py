@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from tests import patience
+from tests.programs import Program
 
-PATIENCE = 60.0  # seconds for a command, or for a line of a program's output
-STOP_SECONDS = 60.0
+PATIENCE = 60.0  # seconds for a command
 
 
 class Machine:
@@ -76,74 +74,3 @@ class Machine:
     ) -> None:
         for program in reversed(self._started):
             program.end()
-
-
-class Program:
-    """A program under way. Standard output and error are read together, line by line."""
-
-    def __init__(
-        self, command: tuple[str, ...], folder: Path, environment: Mapping[str, str]
-    ) -> None:
-        self.lines: list[str] = []
-        self._changed = threading.Condition()
-        self._ended = False
-        self.process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._changed:
-                self.lines.append(line)
-                self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    @property
-    def text(self) -> str:
-        """Everything the program has printed so far."""
-        return "".join(self.lines)
-
-    def line_with(self, part: str, timeout: float = PATIENCE) -> str:
-        """Wait for a line that contains the text."""
-        return self.line_where(lambda line: part in line, f"a line with {part!r}", timeout)
-
-    def line_where(
-        self, matches: Callable[[str], bool], what: str, timeout: float = PATIENCE
-    ) -> str:
-        """Wait for a line that matches."""
-
-        def found() -> str | None:
-            return next((line for line in self.lines if matches(line)), None)
-
-        with self._changed:
-            patience.wait_on(self._changed, lambda: found() is not None or self._ended, timeout)
-            line = found()
-        assert line is not None, f"the program did not print {what}:\n{self.text}"
-        return line
-
-    def stop(self, with_signal: int = signal.SIGTERM) -> int:
-        """Ask the program to end; returns its exit status."""
-        self.process.send_signal(with_signal)
-        status = self.process.wait(patience.longest(STOP_SECONDS))
-        self._reader.join(patience.longest(STOP_SECONDS))
-        return status
-
-    def end(self) -> None:
-        """End the program if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()

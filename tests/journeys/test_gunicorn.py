@@ -10,7 +10,8 @@ import urllib.request
 import pytest
 
 from tests import patience
-from tests.journeys.machine import Machine, Program
+from tests.journeys.machine import Machine
+from tests.programs import Program
 
 WORKERS = 4
 
@@ -66,13 +67,12 @@ def serve(machine: Machine, url: str, preload: list[str]) -> tuple[Program, list
         "web:application",
         JOBS=url,
     )
-    heard: set[str] = set()
-    while len(heard) < WORKERS:
-        heard.add(
-            gunicorn.line_where(
-                lambda line: "worker says: " in line and line not in heard, "a worker's first words"
-            )
-        )
+
+    def first_words() -> list[str] | None:
+        said = [line for line in gunicorn.printed if "worker says: " in line]
+        return said if len(said) == WORKERS else None
+
+    heard = gunicorn.wait_until(first_words, "each worker's first words")
     return gunicorn, [line.partition("worker says: ")[2].strip() for line in heard]
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests import patience
 from tests.hanging import hung
-from tests.journeys.machine import PATIENCE, Machine, Program
+from tests.journeys.machine import Machine
+from tests.programs import Program
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # perhaps after pip
 
@@ -42,13 +42,6 @@ def probe(url: str) -> tuple[int, str]:
         return 0, str(error)
 
 
-def until(done: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
 def assert_an_outage_is_seen(machine: Machine, at: dict[str, Any], port: int) -> None:
     seen: list[tuple[int, str]] = []
 
@@ -57,8 +50,8 @@ def assert_an_outage_is_seen(machine: Machine, at: dict[str, Any], port: int) ->
         status, body = seen[-1]
         return status == 503 and f"PostgreSQL at 127.0.0.1:{port}" in body
 
-    until(not_ready, f"/readyz did not name PostgreSQL: {seen[-3:]}")
-    until(lambda: probe(f"{at['http']}/healthz") == (200, "ok\n"), "/healthz")
+    patience.until(not_ready, f"/readyz did not name PostgreSQL: {seen[-3:]}")
+    patience.until(lambda: probe(f"{at['http']}/healthz") == (200, "ok\n"), "/healthz")
 
     shown = machine.run("jq-ctl", "--server", at["grpc"], "status")
     assert shown.returncode == NOT_WELL, shown
@@ -70,9 +63,9 @@ def assert_an_outage_is_seen(machine: Machine, at: dict[str, Any], port: int) ->
 
 
 def assert_all_is_well(machine: Machine, at: dict[str, Any]) -> None:
-    until(lambda: probe(f"{at['http']}/readyz")[0] == 200, "/readyz did not recover")
+    patience.until(lambda: probe(f"{at['http']}/readyz")[0] == 200, "/readyz did not recover")
     status = ("jq-ctl", "--server", at["grpc"], "status")
-    until(lambda: machine.run(*status).returncode == 0, "jq-ctl status did not recover")
+    patience.until(lambda: machine.run(*status).returncode == 0, "jq-ctl status did not recover")
     shown = machine.succeed(*status)
     assert "DB:             ok (postgresql" in shown
     assert "default" in shown
@@ -94,7 +87,7 @@ def test_an_outage_is_seen_and_passes(machine: Machine, own_postgres) -> None:
     assert_all_is_well(machine, at)
 
     submit = ("jq-ctl", "--server", at["grpc"], "job", "submit", "default", '"hello"')
-    until(lambda: machine.run(*submit).returncode == 0, "no job was accepted after the outage")
+    patience.until(lambda: machine.run(*submit).returncode == 0, "no job is accepted again")
     assert program.stop() == 0
     assert "Traceback" not in program.text
 

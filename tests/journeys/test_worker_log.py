@@ -55,7 +55,7 @@ def test_a_failing_task_is_seen_in_the_log_of_its_worker(
     dead = json.loads(worker.line_with("attempt 2 of charge"))
     wrong = json.loads(worker.line_with("attempt 1 of total"))
     assert worker.stop(signal.SIGINT) == 0
-    lines = [json.loads(line) for line in worker.lines]
+    lines = [json.loads(line) for line in worker.printed]
 
     first = next(line for line in lines if line["message"].startswith("attempt 1 of charge"))
     own = next(line for line in lines if line["message"] == "charging order 7")

@@ -17,7 +17,7 @@ from jobqueue.cli.appload import load_registry
 from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.version import full_version
-from jobqueue.topology.starting import started
+from jobqueue.topology.starting import STOPPED_EARLY, started
 
 log = logging.getLogger("jobqueue.server")
 SERVICE = "jq-server"
@@ -146,6 +146,7 @@ async def _run(settings: config.Settings, stop: asyncio.Event) -> int:
     registry = load_registry(settings.worker.app)
     server = Embedded(settings, registry=registry, version=full_version())
     if not await started(server.start(), stop):
+        log.info(STOPPED_EARLY)
         return 0
     try:
         await stop.wait()

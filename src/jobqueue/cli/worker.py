@@ -22,7 +22,7 @@ from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.services import engine_job
 from jobqueue.topology import security
-from jobqueue.topology.starting import started
+from jobqueue.topology.starting import STOPPED_EARLY, started
 from jobqueue.topology.stop_signals import drains
 
 if TYPE_CHECKING:
@@ -214,6 +214,7 @@ async def _run(worker: RemoteWorker, stop: asyncio.Event) -> int:
     stopping = asyncio.create_task(stop.wait())
     try:
         if not await started(worker.start(), stop):
+            log.info(STOPPED_EARLY)
             return 0
         ended = asyncio.create_task(worker.runtime.finished)
         await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)

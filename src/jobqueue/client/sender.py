@@ -122,13 +122,9 @@ class Sender:
         self._created.add(queue.name)
 
     def _hinted(self, error: JobQueueError, spec: JobSpec) -> JobQueueError:
-        if not isinstance(error, NotFound):
+        if not isinstance(error, NotFound) or not self._creates_queues:
             return error
-        if self._creates_queues:
-            hint = f"declare it: JobQueue(url, queues=[{spec.queue!r}])"
-        else:
-            hint = f"create it: jq-ctl queue create {spec.queue}"
-        return NotFound(f"{error.message}; {hint}")
+        return NotFound(f"{error.message}, or declare it: JobQueue(url, queues=[{spec.queue!r}])")
 
 
 def _batches(specs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:

@@ -19,7 +19,7 @@ from jobqueue.client.home import Home
 from jobqueue.core.api import Backend
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Conflict
-from jobqueue.topology.starting import started
+from jobqueue.topology.starting import STOPPED_EARLY, started
 from jobqueue.topology.stop_signals import drains, stop_on_signals
 from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
@@ -109,6 +109,7 @@ async def work(block: WorkerBlock, *, signals: bool) -> None:
     with heard:
         async with contextlib.AsyncExitStack() as stack:
             if not await started(stack.enter_async_context(block), stopping):
+                log.info(STOPPED_EARLY, extra={"worker_id": block.settings.id})
                 return
             ended = asyncio.ensure_future(block.runtime.finished)
             asked = asyncio.ensure_future(stopping.wait())

@@ -11,6 +11,7 @@ from typing import Any
 from jobqueue.core.store import StoreAway
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+STOPPED_EARLY = "stopped before it was ready"
 
 
 async def when_reached(

@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_command
 
 from jobqueue.cli import service as program
+from jobqueue.cli import start
 from jobqueue.topology.taskqueue import catalogue
 from jobqueue.topology.taskqueue.catalogue import SERVICES
 from scripts import taskqueue_doc
@@ -57,7 +58,7 @@ def test_the_start_commands_exist() -> None:
     commands = get_command(program.app).commands  # type: ignore[attr-defined]
     assert list(commands) == list(SERVICES)
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts["jq-service"] == f"{program.__name__}:main"
+    assert scripts["jq-service"] == f"{start.__name__}:{start.service.__name__}"
 
 
 def test_a_table_out_of_date_is_seen_and_renewed() -> None:
