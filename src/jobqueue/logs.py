@@ -172,14 +172,18 @@ def write(
 ) -> None:
     """Log one event. ``details`` are lines that stand where a traceback would, without ``error``.
 
-    Every formatter shows them there, the standard library's too.
+    Every formatter shows them there, the standard library's too. A logging handler of the program
+    that raises costs the line, and nothing else: whoever logs here has a job to report.
     """
     if not log.isEnabledFor(level):
         return
     record = log.makeRecord(log.name, level, "", 0, message, (), error, extra=extra)
     if error is None and details:
         record.exc_text = details
-    log.handle(record)
+    try:
+        log.handle(record)
+    except Exception:
+        logging.Handler().handleError(record)  # says so on stderr, as logging itself would
 
 
 @dataclass(frozen=True, slots=True)

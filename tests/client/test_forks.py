@@ -331,3 +331,46 @@ def test_the_taskqueue_client_goes_on_in_parent_and_children(server: str, tmp_pa
         """,
     )
     assert said == "True True True True\n"
+
+
+def test_events_go_on_after_a_fork(url_of_a_file_or_server: str, tmp_path: Path) -> None:
+    said = run(
+        url_of_a_file_or_server,
+        tmp_path,
+        """
+        job = q.submit(noop, 0)
+        for event in job.events():
+            print(event.to_state.name)
+            if event.to_state.name == "PENDING":
+                print(fork(lambda: "child"))
+                job.cancel()
+        print(fork(lambda: q.submit(noop, 1).created))
+        """,
+        in_use=True,
+    )
+    # When the iteration is over, a fork finds nothing under way.
+    assert said.splitlines() == ["PENDING", "child", "DEAD_LETTERED", "True"]
+
+
+def test_what_the_garbage_collector_ends_during_a_fork_does_not_stop_it(tmp_path: Path) -> None:
+    said = run(
+        "memory://",
+        tmp_path,
+        f"""
+        import gc
+
+        gc.disable()
+        other = JobQueue("sqlite:///{tmp_path / "jobs.db"}")
+        other.sync().run(other.open())  # closed before the fork, and garbage is collected then
+
+        class Holder: ...
+
+        holder = Holder()
+        holder.itself, holder.events = holder, q.submit(noop, 0).events()
+        next(holder.events)
+        del holder
+        print(fork(lambda: "child"))
+        print(q.submit(noop, 1).created)
+        """,
+    )
+    assert said.splitlines() == ["child", "True"]

@@ -109,3 +109,23 @@ async def test_a_worker_with_a_slot_left_says_nothing(heard: Heard) -> None:
             calls = [await caller.submit() for _ in range(2)]
             assert [await job.result(timeout=patience.longest(20)) for job in calls] == [1, 1]
     assert heard.said == []
+
+
+async def test_what_a_handler_leaves_waiting_takes_no_slot(heard: Heard) -> None:
+    app = JobQueue("memory://")
+    left: list[asyncio.Task[int]] = []
+
+    @app.task
+    async def slow() -> int:
+        await asyncio.sleep(0.3)
+        return 1
+
+    @app.task
+    async def parent() -> None:
+        left.append(asyncio.create_task((await slow.submit()).result()))
+        await asyncio.sleep(0)  # it begins to wait
+
+    async with app, app.worker(concurrency=1):
+        await (await parent.submit()).result(timeout=patience.longest(20))
+        assert await patience.wait_for(left[0], 20) == 1
+    assert heard.said == []

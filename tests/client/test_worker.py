@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,71 @@ def test_run_worker_drains_on_a_signal(tmp_path: Path, number: signal.Signals) -
             return str(await app.job(job_id).result(timeout=patience.longest(5)))
 
     assert asyncio.run(look()) == "finished"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_worker_that_waits_for_its_server(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    script = tmp_path / "tasks.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            from jobqueue import JobQueue
+
+            JobQueue(f"grpc://127.0.0.1:{sys.argv[1]}").run_worker()
+            print("stopped", flush=True)
+            """
+        )
+    )
+    with socket.socket() as closed:  # bound, so that nobody else listens there
+        closed.bind(("127.0.0.1", 0))
+        with subprocess.Popen(
+            [sys.executable, script, str(closed.getsockname()[1])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            try:
+                assert any("cannot register" in line for line in process.stdout)
+                process.send_signal(number)
+                assert process.stdout.read().endswith("stopped\n")
+                assert process.stderr.read() == ""
+                assert process.wait(patience.longest(20)) == 0
+            finally:
+                process.kill()
+
+
+async def test_no_job_sees_the_context_variables_of_another() -> None:
+    seen: ContextVar[str] = ContextVar("seen", default="nothing")
+    seen.set("the program's")
+    app = JobQueue("memory://")
+
+    @app.task
+    def in_a_thread() -> str:
+        found = seen.get()
+        seen.set("a job's")
+        return found
+
+    @app.task
+    async def on_the_loop() -> str:
+        found = seen.get()
+        seen.set("a job's")
+        await in_the_end.submit()  # which gives it to the worker, too
+        return found
+
+    ends: asyncio.Queue[str] = asyncio.Queue()
+
+    @app.task
+    async def in_the_end() -> None:
+        ends.put_nowait(seen.get())
+
+    async with app, app.worker(concurrency=2):
+        for task in (in_a_thread, in_a_thread, on_the_loop):
+            job = await task.submit()
+            assert await job.result(timeout=patience.longest(20)) == "the program's"
+        assert await patience.wait_for(ends.get(), 20) == "the program's"

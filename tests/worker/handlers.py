@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import subprocess
 import sys
@@ -83,3 +84,13 @@ class Decorated:
 
     def __init__(self, definition: object) -> None:
         self.definition = definition
+
+
+SEEN: contextvars.ContextVar[str | None] = contextvars.ContextVar("seen", default=None)
+
+
+def look_and_leave() -> str | None:
+    """What is in a variable of the context; leaves something there."""
+    found = SEEN.get()
+    SEEN.set("of another job")
+    return found

@@ -341,3 +341,22 @@ async def test_tasks_that_await_are_not_called_blocking(
     async with Worker(server, polite):
         await server.end(server.deliver("polite"), 40)
     assert not [r for r in caplog.records if "blocks the event loop" in r.getMessage()]
+
+
+async def test_a_logging_handler_that_raises_costs_no_job_and_no_slot(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise OSError("the disk is full")
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    log = logging.getLogger("jobqueue.worker")
+    monkeypatch.setattr(log, "handlers", [Broken(logging.WARNING)])
+    async with Worker(server, boom, fail, concurrency=1):
+        for name in ("boom", "fail", "boom"):
+            await server.end(server.deliver(name))
+    assert [report.move for report in server.reports if report.move is Move.FAIL] == [Move.FAIL] * 3
+    assert "the disk is full" in capsys.readouterr().err

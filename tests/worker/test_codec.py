@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.worker.context import Context
@@ -300,3 +300,28 @@ def test_numbers_that_json_does_not_have_are_refused_by_their_place(number: floa
 def test_a_lost_number_is_not_blamed_on_the_annotation() -> None:
     with pytest.raises(InvalidArgument, match="result: nan cannot be written"):
         returning(float).encode_result(math.nan)
+
+
+def test_a_model_whose_validator_does_not_bear_none_can_be_a_result() -> None:
+    class Renamed(BaseModel):
+        x: int
+
+        @model_validator(mode="before")
+        @classmethod
+        def rename(cls, data: Any) -> Any:
+            return {"x": data.get("y", data.get("x"))}
+
+    def build() -> Renamed: ...  # type: ignore[empty-body]
+
+    build.__annotations__["return"] = Renamed
+    task = define(build)
+    assert task.decode_result(task.encode_result(Renamed(x=1))) == Renamed(x=1)
+    with pytest.raises(InvalidArgument):
+        task.encode_result(["not", None])
+
+
+def test_json_that_is_written_already_stays_as_it_is() -> None:
+    def build() -> Any: ...
+
+    value = {"a": msgspec.Raw(b'{"b": null}'), "c": None}
+    assert define(build).encode_result(value) == b'{"a":{"b": null},"c":null}'

@@ -213,3 +213,9 @@ async def test_a_script_has_processes_and_they_die_with_it(tmp_path: Path) -> No
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
+
+
+async def test_the_next_job_of_a_process_has_a_context_of_its_own(server: FakeServer) -> None:
+    async with Worker(server, tasks=tasks(handlers.look_and_leave), concurrency=1):
+        for _ in range(2):
+            assert (await server.end(server.deliver("look_and_leave"))).result is None

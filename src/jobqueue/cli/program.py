@@ -171,25 +171,6 @@ def _calm_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-STOPPED_EARLY = "stopped before it was ready"
-
-
-async def started(start: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
-    """Start, unless a stop is asked for before that is done: then it is given up (False)."""
-    starting = asyncio.create_task(start)
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            await starting
-            return True
-        return False
-    finally:
-        stopping.cancel()
-        starting.cancel()
-        await asyncio.gather(starting, stopping, return_exceptions=True)
-
-
 def run_service(
     main: Callable[[asyncio.Event], Awaitable[int]], log: logging.Logger, at_stop: str = ""
 ) -> int:

@@ -14,16 +14,10 @@ import typer
 
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_registry
-from jobqueue.cli.program import (
-    STOPPED_EARLY,
-    VersionOption,
-    examples,
-    run_program,
-    run_service,
-    started,
-)
+from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.version import full_version
+from jobqueue.topology.starting import STOPPED_EARLY, started
 
 log = logging.getLogger("jobqueue.server")
 SERVICE = "jq-server"

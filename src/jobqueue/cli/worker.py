@@ -16,19 +16,13 @@ import typer
 
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_app
-from jobqueue.cli.program import (
-    STOPPED_EARLY,
-    VersionOption,
-    examples,
-    run_program,
-    run_service,
-    started,
-)
+from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.services import engine_job
 from jobqueue.topology import security
+from jobqueue.topology.starting import STOPPED_EARLY, started
 from jobqueue.topology.stop_signals import drains
 
 if TYPE_CHECKING:

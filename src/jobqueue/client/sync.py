@@ -12,6 +12,7 @@ import concurrent.futures.thread  # before our exit hook below: hooks run last t
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -100,6 +101,8 @@ class Bridge:
         self._pinned = pinned
         self._thread: LoopThread | None = None
         self._calls: set[concurrent.futures.Future[Any]] = set()
+        self._scheduling = 0  # calls that the lock's holder is about to begin
+        self._kept = 0  # blocks that need it open
         self._users = 0
         _BRIDGES.add(self)
         FORKS.join(self)
@@ -156,10 +159,21 @@ class Bridge:
         if thread is not None:
             thread.stop()
 
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """A fork does not close it while the block runs, though no call may be under way."""
+        with FORKS.lock:
+            self._kept += 1
+        try:
+            yield
+        finally:
+            with FORKS.lock:
+                self._kept -= 1
+
     def before_fork(self) -> bool:
         """Close it if nothing is under way; the next call, in parent or child, opens it again."""
         thread = self._thread
-        if thread is None or thread.is_here or self._pinned():
+        if thread is None or thread.is_here or self._scheduling or self._kept or self._pinned():
             return False
         if concurrent.futures.wait(list(self._calls), timeout=PATIENCE).not_done:
             return False
@@ -171,23 +185,37 @@ class Bridge:
         """In a forked child there is no thread."""
         self._thread = None
         self._calls = set()
+        self._scheduling = 0
 
     def _schedule(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         # Under the lock that ``close`` takes: what is scheduled here comes before the loop's end.
         with FORKS.lock:
-            loop = self._home_loop()
-            if loop is None:
-                if self._thread is None:
-                    self._thread = LoopThread()
-                loop = self._thread.loop
+            self._scheduling += 1
             try:
-                future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop())
             except RuntimeError:
                 coroutine.close()
                 raise Unavailable("it was closed; nothing was sent") from None
+            finally:
+                self._scheduling -= 1
             self._calls.add(future)
         future.add_done_callback(self._calls.discard)
         return future
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._home_loop()
+        if loop is not None:
+            return loop
+        if self._thread is None:
+            self._take(LoopThread())
+        assert self._thread is not None
+        return self._thread.loop
+
+    def _take(self, thread: LoopThread) -> None:
+        if self._thread is None:
+            self._thread = thread
+        else:  # a signal handler, while this one started, was quicker
+            thread.stop()
 
 
 class SyncJob(Generic[R_co]):
@@ -233,12 +261,13 @@ class SyncJob(Generic[R_co]):
         async def step() -> Event | None:
             return await anext(events, None)
 
-        try:
-            while (event := self._bridge.run(step())) is not None:
-                yield event
-        finally:
-            if isinstance(events, AsyncGenerator):
-                self._bridge.run_if_open(events.aclose())
+        with self._bridge.kept_open():
+            try:
+                while (event := self._bridge.run(step())) is not None:
+                    yield event
+            finally:
+                if isinstance(events, AsyncGenerator):
+                    self._bridge.run_if_open(events.aclose())
 
 
 class SyncQueue:

@@ -19,6 +19,7 @@ from jobqueue.client.home import Home
 from jobqueue.core.api import Backend
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Conflict
+from jobqueue.topology.starting import STOPPED_EARLY, started
 from jobqueue.topology.stop_signals import drains, stop_on_signals
 from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
@@ -59,6 +60,12 @@ class WorkerBlock:
         self._runtime: WorkerRuntime | None = None
         self._periodic: Periodic | None = None
 
+    @property
+    def runtime(self) -> WorkerRuntime:
+        """The worker, inside the block."""
+        assert self._runtime is not None
+        return self._runtime
+
     async def __aenter__(self) -> WorkerRuntime:
         from jobqueue.worker.runtime import WorkerRuntime
 
@@ -88,8 +95,10 @@ class WorkerBlock:
         if self._periodic is not None:
             await self._periodic.stop()
         if self._runtime is not None:
-            self._home.workers -= 1
-            await self._runtime.stop()
+            try:
+                await self._runtime.stop()
+            finally:
+                self._home.workers -= 1
 
 
 async def work(block: WorkerBlock, *, signals: bool) -> None:
@@ -98,8 +107,11 @@ async def work(block: WorkerBlock, *, signals: bool) -> None:
     told = drains(block.settings.shutdown_timeout)
     heard = stop_on_signals(stopping, log, told) if signals else contextlib.nullcontext()
     with heard:
-        async with block as runtime:
-            ended = asyncio.ensure_future(runtime.finished)
+        async with contextlib.AsyncExitStack() as stack:
+            if not await started(stack.enter_async_context(block), stopping):
+                log.info(STOPPED_EARLY, extra={"worker_id": block.settings.id})
+                return
+            ended = asyncio.ensure_future(block.runtime.finished)
             asked = asyncio.ensure_future(stopping.wait())
             try:
                 await asyncio.wait([ended, asked], return_when=asyncio.FIRST_COMPLETED)

@@ -34,20 +34,23 @@ class Forkable(Protocol):
 
 class _Forks:
     def __init__(self) -> None:
-        # Calls of the blocking client begin under this lock: none begins during a fork.
-        self.lock = threading.Lock()
+        # Calls of the blocking client begin under this lock: none begins during a fork. A thread
+        # may come back to it: a signal handler and the garbage collector run at any line, and what
+        # they call may be a call of the blocking client, or a fork.
+        self.lock = threading.RLock()
         self._members: weakref.WeakSet[Forkable] = weakref.WeakSet()
         self._last: weakref.WeakSet[Forkable] = weakref.WeakSet()
-        self._held = False
+        self._under_way = _UnderWay()
 
     def join(self, member: Forkable, *, last: bool = False) -> None:
         """Tell a member of every fork, as long as it lives; ``last``: after the others."""
         (self._last if last else self._members).add(member)
 
     def before(self) -> None:
-        # Not for ever: a signal handler that forks may have interrupted the lock's holder.
-        self._held = self.lock.acquire(timeout=PATIENCE)
-        if not self._held:
+        # Not for ever: the holder may wait for this very thread.
+        held = self.lock.acquire(timeout=PATIENCE)
+        self._under_way.held.append(held)
+        if not held:
             return
         closed = [member.before_fork() for member in list(self._members)]
         if any(closed):
@@ -56,13 +59,21 @@ class _Forks:
             member.before_fork()
 
     def in_parent(self) -> None:
-        if self._held:
+        if self._under_way.held and self._under_way.held.pop():
             self.lock.release()
 
     def in_child(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self._under_way = _UnderWay()
         for member in (*self._members, *self._last):
             member.after_fork()
+
+
+class _UnderWay(threading.local):
+    """The forks of a thread that have begun: for each, whether it got the lock."""
+
+    def __init__(self) -> None:
+        self.held: list[bool] = []
 
 
 FORKS = _Forks()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from jobqueue.core.store import StoreAway
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+STOPPED_EARLY = "stopped before it was ready"
 
 
 async def when_reached(
@@ -35,3 +37,19 @@ async def when_reached(
             return
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+async def started(start: Coroutine[Any, Any, object], stop: asyncio.Event) -> bool:
+    """Start, unless a stop is asked for before that is done: then it is given up (False)."""
+    starting = asyncio.create_task(start)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            return True
+        return False
+    finally:
+        stopping.cancel()
+        starting.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)

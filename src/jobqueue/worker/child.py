@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import ctypes
 import importlib
 import importlib.util
@@ -79,7 +80,7 @@ class Child:
         self.send(Ready())
         while True:
             job = self._jobs.get()
-            message = self._execute(job)
+            message = contextvars.copy_context().run(self._execute, job)
             self._contexts.pop(job.lease, None)
             _flush()
             self.send(message)

@@ -33,7 +33,12 @@ def _from_json(kind: type, value: Any) -> Any:
     validate = getattr(kind, "model_validate", None)
     if validate is None:
         raise TypeError(f"`{kind.__qualname__}` cannot be read from JSON")
-    return validate(value)
+    try:
+        return validate(value)
+    except (TypeError, ValueError):
+        raise
+    except Exception as error:  # a validator of the user's, to which the value was a surprise
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _to_json(value: Any) -> Any:
@@ -42,6 +47,11 @@ def _to_json(value: Any) -> Any:
     if dump is None:
         raise TypeError(f"a value of type `{type(value).__qualname__}` cannot be written as JSON")
     return dump(mode="json")
+
+
+def _to_builtin(value: Any) -> Any:
+    """The same for a look at the numbers: ``Raw`` is JSON already, where all are finite."""
+    return None if isinstance(value, msgspec.Raw) else _to_json(value)
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_to_json)
@@ -63,7 +73,7 @@ def write_json(value: Any, where: str) -> bytes:
 
 
 def _refuse_not_finite(value: Any, where: str) -> None:
-    found = _not_finite(msgspec.to_builtins(value, enc_hook=_to_json), where)
+    found = _not_finite(msgspec.to_builtins(value, enc_hook=_to_builtin), where)
     if found is not None:
         place, number = found
         text = f"{number} cannot be written as JSON; use None or a text in its place"

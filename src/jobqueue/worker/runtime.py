@@ -359,6 +359,7 @@ class WorkerRuntime:
         if execution.timer is not None:
             execution.timer.cancel()
         del self._running[execution.assignment.lease]
+        self._waiting.forget(execution.assignment.lease)
         if execution.stop is not None:
             self._report_stopped(execution, report)
         else:

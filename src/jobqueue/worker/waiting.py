@@ -65,8 +65,9 @@ class WaitingSlots:
 
     def forget(self, lease: int) -> None:
         """The attempt has ended, whatever its handler waited for."""
-        with self._lock:
-            self._drop(lease)
+        if lease in self._queues:  # of most jobs it is not
+            with self._lock:
+                self._drop(lease)
 
     def close(self) -> None:
         """Say nothing more."""

@@ -88,6 +88,14 @@ async def test_what_may_have_happened_is_repeated_only_if_it_may_happen_twice(th
     assert await three.call(changes=True, again=True) == 1
 
 
+async def test_what_may_have_happened_at_one_server_stays_unknown(three: Replies):
+    three.errors[0] = OutcomeUnknown("the connection broke")
+    three.errors[1] = three.errors[2] = Unavailable("down")
+    with pytest.raises(OutcomeUnknown):
+        await three.call(changes=True, again=True)
+    assert three.asked == [0, 1, 2]
+
+
 async def test_a_server_that_does_not_answer_in_time_is_left(three: Replies):
     three.errors[0] = DeadlineExceeded("late")
     with pytest.raises(DeadlineExceeded):

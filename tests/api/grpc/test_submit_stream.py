@@ -13,7 +13,13 @@ import pytest
 from jobqueue.api.grpc import submit_stream
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.api.grpc.remote.submitter import MAX_IN_FLIGHT
-from jobqueue.core.errors import InvalidArgument, JobQueueError, OutcomeUnknown, Unavailable
+from jobqueue.core.errors import (
+    InvalidArgument,
+    JobQueueError,
+    OutcomeUnknown,
+    PermissionDenied,
+    Unavailable,
+)
 from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 from tests import patience
@@ -262,6 +268,55 @@ async def test_stop_tells_what_did_not_happen(engine, port):
     await backend.stop()
     results = await settled(tasks)
     assert [type(r) for r in results] == [OutcomeUnknown] * MAX_IN_FLIGHT + [Unavailable]
+
+
+LARGE = b"x" * 1024 * 1024
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_stop_does_not_say_that_a_call_under_way_did_not_happen(engine, port, key):
+    backend = GrpcBackend(f"127.0.0.1:{port}")
+    engine.submit_gate.clear()
+    task = asyncio.create_task(backend.submit(one(key=key, payload=LARGE)))
+    await engine.until(lambda: engine.batches == [1])
+    await backend.stop()
+    with pytest.raises(OutcomeUnknown):
+        await task
+    engine.submit_gate.set()
+
+
+async def test_a_lost_answer_stays_lost_when_the_next_try_is_refused(engine, remote, monkeypatch):
+    """The first of two tries broke: that the second did not happen proves nothing."""
+    answers: list[JobQueueError] = [OutcomeUnknown("broke"), Unavailable("gone")]
+
+    async def call(*_: Any, **__: Any) -> Any:
+        raise answers.pop(0)
+
+    await remote.submit(one())
+    submitter = remote._opened()[1]
+    monkeypatch.setattr(submitter._servers, "call", call)
+    with pytest.raises(OutcomeUnknown):
+        await remote.submit(one(key="k", payload=LARGE))
+    assert answers == []
+
+
+@pytest.mark.parametrize("error", [PermissionDenied("no"), Unavailable("the server is going")])
+async def test_a_lost_answer_stays_lost_when_the_next_stream_is_refused(engine, remote, error):
+    await remote.submit(one())
+    engine.submit_gate.clear()
+    task = asyncio.create_task(remote.submit(one(key="k")))
+    await engine.until(lambda: len(engine.batches) == 2)
+    submitter = remote._opened()[1]
+    submitter._broken(exact=False)  # the stream that it was sent on
+    (chunk,) = submitter._waiting
+    submitter._waiting.clear()
+    submitter._in_flight[99] = [chunk]  # the next one
+    submitter._broken(exact=True)
+    chunk.fail(error)
+    submitter._waiting.clear()
+    with pytest.raises(OutcomeUnknown):
+        await task
+    engine.submit_gate.set()
 
 
 async def test_a_batch_that_fails_as_a_whole_is_answered(engine, remote):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 
 from jobqueue.core.attempt import enter_attempt
 from jobqueue.worker.execution import Endings, Execution, Host
@@ -15,10 +16,14 @@ class CoroutineExecutor:
         self._host = host
         self._endings = endings
         self._create_task = asyncio.get_running_loop().create_task
+        # What every handler begins with: one that submits a job may bring it here by itself, and
+        # its variables are not that job's.
+        self._context = contextvars.copy_context()
 
     def submit(self, execution: Execution) -> None:
         """Schedule it."""
-        execution.handle = self._create_task(self._run(execution))
+        work = self._run(execution)
+        execution.handle = self._create_task(work, context=self._context.copy())
 
     async def _run(self, execution: Execution) -> None:
         if not self._host.begin(execution):

@@ -200,7 +200,6 @@ class ProcessExecutor:
             report, alive = self._endings.raised(execution, error), False
         finally:
             del self._busy[lease]
-            execution.waiting.forget(lease)
             if execution.handle is not None:
                 execution.handle.cancel()
         if alive:

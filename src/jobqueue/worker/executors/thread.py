@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import queue
 import threading
 import time
@@ -27,6 +28,7 @@ class ThreadExecutor:
         self._endings = endings
         self._limit = limit
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()  # what every handler begins with
         self._jobs: queue.SimpleQueue[Execution | None] = queue.SimpleQueue()
         self._threads = 0
         self._unfinished = 0
@@ -77,7 +79,7 @@ class ThreadExecutor:
                 continue
             execution.begun = now
             self._tell(execution, None)
-            self._tell(execution, self._run(execution))
+            self._tell(execution, self._context.copy().run(self._run, execution))
 
     def _run(self, execution: Execution) -> Transition:
         definition = execution.definition

@@ -74,6 +74,7 @@ class Servers:
         even then another server is asked.
         """
         tried: list[Wiring] = []
+        unsure: OutcomeUnknown | None = None
         while True:
             wiring = first if first is not None and not tried else self.pick(tried)
             tried.append(wiring)
@@ -82,12 +83,15 @@ class Servers:
                 return await wiring.call(method(wiring), request, changes=changes, timeout=timeout)
             except Unavailable:
                 self.leave(wiring)
+                if last and unsure is not None:  # it did not happen here, but may have elsewhere
+                    raise unsure from None
                 if last:
                     raise
-            except OutcomeUnknown:
+            except OutcomeUnknown as error:
                 self.leave(wiring)
                 if last or not again:
                     raise
+                unsure = error
             except DeadlineExceeded:  # the caller's time is up; the next call goes elsewhere
                 self.leave(wiring)
                 raise

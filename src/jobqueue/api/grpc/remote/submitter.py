@@ -44,7 +44,7 @@ _Stream = grpc.aio.StreamStreamCall[pb.SubmitStreamRequest, pb.SubmitStreamRespo
 class _Chunk:
     """Specs of one caller that travel together."""
 
-    __slots__ = ("deadline", "future", "keyed", "sent", "size", "specs")
+    __slots__ = ("deadline", "future", "keyed", "sent", "size", "specs", "unsure")
 
     def __init__(
         self,
@@ -59,11 +59,17 @@ class _Chunk:
         self.keyed = keyed
         self.deadline = deadline
         self.future = future
-        self.sent = False
+        self.sent = False  # on the stream that is open
+        self.unsure = False  # sent on one that broke: it may have happened, whatever comes now
 
     def fail(self, error: JobQueueError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        if self.future.done():
+            return
+        if self.unsure and not isinstance(error, OutcomeUnknown):
+            error = OutcomeUnknown(
+                f"an answer was lost when the connection broke; sent again: {error.message}"
+            )
+        self.future.set_exception(error)
 
     def give_up(self) -> None:
         """The time is up."""
@@ -155,6 +161,7 @@ class Submitter:
         keyed = wire.HasField("idempotency_key")
         deadline = self._loop.time() + self._servers.timeout
         delay = _FIRST_DELAY
+        unsure: OutcomeUnknown | None = None
         while True:
             remaining = max(deadline - self._loop.time(), 0.001)
             try:
@@ -170,9 +177,14 @@ class Submitter:
                 if error.field != "request":
                     raise
                 return SubmitResult.refused(InvalidArgument("payload", error.message))
-            except OutcomeUnknown:
+            except Unavailable:
+                if unsure is not None:  # this time it did not happen; before, it may have
+                    raise unsure from None
+                raise
+            except OutcomeUnknown as error:
                 if not keyed or self._loop.time() + delay > deadline:
                     raise
+                unsure = error
             await asyncio.sleep(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
 
@@ -273,6 +285,7 @@ class Submitter:
                 if exact:
                     chunk.sent = False
                 if exact or (chunk.keyed and not self._stopped):
+                    chunk.unsure = chunk.unsure or not exact
                     again.append(chunk)
                 else:
                     chunk.fail(OutcomeUnknown("the connection broke before the answer came"))

@@ -12,7 +12,7 @@ import grpc.aio
 
 from jobqueue.api.grpc.channel import STREAM_OPEN, Dialer
 from jobqueue.api.grpc.errors import from_rpc_error, from_status
-from jobqueue.core.errors import Unavailable
+from jobqueue.core.errors import OutcomeUnknown, Unavailable
 from jobqueue.core.waiting import cancel_requested
 from jobqueue.pb.jq.v1 import (
     client_pb2_grpc,
@@ -64,9 +64,10 @@ class Wiring:
         except grpc.aio.UsageError:
             raise Unavailable("the connection is closed") from None
         except asyncio.CancelledError:
-            if self._closed and not cancel_requested():
-                raise Unavailable("the connection was closed during the call") from None
-            raise
+            if not self._closed or cancel_requested():
+                raise
+            text = "the connection was closed during the call"
+            raise (OutcomeUnknown(text) if changes else Unavailable(text)) from None
 
     async def opened(self, stream: grpc.aio.StreamStreamCall[Any, Any]) -> None:
         """Wait until the server has let a stream in; raises what it says if it does not.
