@@ -200,7 +200,7 @@ def test_lines_say_where_it_answers_and_how_to_go_on(home):
         assert any("server ok at http://127.0.0.1:" in line for line in up.lines)
         assert up.stop() == 0
     assert gone(state["processes"][0]["pid"])
-    assert "embedded is down" in up.lines[-2]
+    assert "embedded is down" in up.lines[-1]
     assert home.json("ps") == {"topologies": []}
 
 
