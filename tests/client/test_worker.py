@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue import InvalidArgument, JobQueue, State
-from tests import patience
+from tests import patience, ports
 
 
 async def test_work_runs_until_cancelled_and_drains(app: JobQueue) -> None:
@@ -153,7 +153,7 @@ def test_a_signal_ends_a_worker_that_waits_for_its_server(
         )
     )
     with socket.socket() as closed:  # bound, so that nobody else listens there
-        closed.bind(("127.0.0.1", 0))
+        closed.bind(("127.0.0.1", ports.take()))
         with subprocess.Popen(
             [sys.executable, script, str(closed.getsockname()[1])],
             stdout=subprocess.PIPE,
