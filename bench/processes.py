@@ -250,6 +250,11 @@ async def calm(patience: float) -> bool:
     return False
 
 
+def stolen_seconds() -> float:
+    """Processor time that this machine wanted and its host gave to others, since it started."""
+    return int(_first_line(Path("/proc/stat")).split()[8]) / _TICKS
+
+
 def _busy_seconds() -> float:
     user, nice, system, _, _, *interrupts = map(int, _first_line(Path("/proc/stat")).split()[1:8])
     return (user + nice + system + sum(interrupts)) / _TICKS

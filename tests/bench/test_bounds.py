@@ -21,8 +21,9 @@ from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.worker.registry import Registry, define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
+from tests.bench.bounds import kept
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 BACKLOG = 9_000  # "normal load": a queue depth below 10,000
 
 
@@ -42,12 +43,16 @@ async def engine(tmp_path: Path, cycles: Cycles) -> AsyncIterator[Engine]:
 @pytest.mark.req("jq:NFR-001")
 async def test_a_server_sustains_1000_submits_a_second(tmp_path: Path):
     async with server(f"sqlite:///{tmp_path}/jobs.db") as process:
-        assert await unary(process.target, 5_000) >= 1_000
-        assert await sdk(process.target, 20_000) >= 1_000
+        await kept(lambda: unary(process.target, 5_000), lambda rate: rate >= 1_000)
+        await kept(lambda: sdk(process.target, 20_000), lambda rate: rate >= 1_000)
 
 
 @pytest.mark.req("jq:NFR-002")
 async def test_p99_from_submit_to_start_is_under_two_seconds(engine: Engine):
+    await kept(lambda: _wait(engine), lambda p99: p99 < 2.0)
+
+
+async def _wait(engine: Engine) -> float:
     started: dict[int, float] = {}
     everything = asyncio.Event()
 
@@ -67,12 +72,16 @@ async def test_p99_from_submit_to_start_is_under_two_seconds(engine: Engine):
         (await engine.submit([spec]))[0].unwrap()
     await everything.wait()
     await worker.stop()
-    waits = [started[n] - submitted[n] for n in range(BACKLOG)]
-    assert percentile(waits, 0.99) < 2.0
+    return percentile([started[n] - submitted[n] for n in range(BACKLOG)], 0.99)
 
 
 @pytest.mark.req("jq:NFR-003")
 async def test_a_cycle_of_100_takes_under_200_ms_at_p95(engine: Engine, cycles: Cycles):
-    await hand_out(engine, BACKLOG)
-    assert len(cycles.full) >= 50
-    assert percentile(cycles.full, 0.95) < 0.2
+    async def p95() -> float:
+        before = len(cycles.full)
+        await hand_out(engine, BACKLOG)
+        full = cycles.full[before:]
+        assert len(full) >= 50
+        return percentile(full, 0.95)
+
+    await kept(p95, lambda seconds: seconds < 0.2)

@@ -16,9 +16,10 @@ from bench.replicated.ground import Ground, ground, scratch
 from bench.replicated.sizes import Sizes
 from bench.report import Figure, percentile
 from jobqueue.api.grpc.remote import GrpcBackend
+from tests.bench.bounds import kept
 from tests.services.run import Run
 
-pytestmark = [pytest.mark.bench, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.bench, pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -44,8 +45,8 @@ async def test_a_server_sustains_1000_submits_a_second(own_ground: Ground):
         own_ground.database() as site,
         server(site.url, own_ground.environment()) as process,
     ):
-        assert await unary(process.target, 5_000) >= 1_000
-        assert await sdk(process.target, 20_000) >= 1_000
+        await kept(lambda: unary(process.target, 5_000), lambda rate: rate >= 1_000)
+        await kept(lambda: sdk(process.target, 20_000), lambda rate: rate >= 1_000)
 
 
 @pytest.mark.req("jq:NFR-002")
@@ -56,27 +57,41 @@ async def test_p99_from_submit_to_start_is_under_two_seconds(own_ground: Ground)
         workers(own_ground.environment() | process.environment, site.store.workers),
     ):
         backend = GrpcBackend(process.target)
-        waits = await running.starts(backend, 2_000, pace=200)
-        await backend.stop()
-    assert percentile(waits, 0.99) < 2_000  # milliseconds
+
+        async def p99() -> float:
+            return percentile(await running.starts(backend, 2_000, pace=200), 0.99)
+
+        try:
+            await kept(p99, lambda milliseconds: milliseconds < 2_000)
+        finally:
+            await backend.stop()
 
 
 @pytest.mark.req("jq:NFR-003")
 async def test_a_cycle_of_100_takes_under_200_ms_at_p95(own_ground: Ground):
-    figures = await rates.cycle(own_ground, Sizes())
-    assert named(figures, "p95").value < 200
+    await kept(
+        lambda: rates.cycle(own_ground, Sizes()),
+        lambda figures: named(figures, "p95").value < 200,
+    )
 
 
 @pytest.mark.req("jq:NFR-010")
 async def test_twice_the_workers_do_about_twice_as_much(own_ground: Ground):
     sizes = Sizes(most_workers=4, nap=0.1, nap_slots=5, nap_seconds=5)
-    one, two, four = await scaling.scaling(own_ground, sizes, silent)
-    assert two.value > 1.7 * one.value
-    assert four.value > 1.7 * two.value
+
+    async def throughput() -> list[float]:
+        return [figure.value for figure in await scaling.scaling(own_ground, sizes, silent)]
+
+    def doubles(rates: list[float]) -> bool:
+        one, two, four = rates
+        return two > 1.7 * one and four > 1.7 * two
+
+    await kept(throughput, doubles)
 
 
 @pytest.mark.req("jq:NFR-011")
 async def test_one_server_holds_100_workers(own_ground: Ground):
-    figures = await scaling.crowd(own_ground, Sizes(crowd_seconds=15), silent)
-    assert named(figures, "ONLINE").value == 0
-    assert named(figures, "no job").value == 0
+    await kept(
+        lambda: scaling.crowd(own_ground, Sizes(crowd_seconds=15), silent),
+        lambda figures: named(figures, "ONLINE").value == named(figures, "no job").value == 0,
+    )

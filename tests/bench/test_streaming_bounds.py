@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.bounds import kept
 from tests.services.topics import Topics
 from tests.streaming.programs import Programs, line
 from tests.streaming.system import TTL
 from tests.streaming.test_faults import LEADS
 
-pytestmark = [pytest.mark.bench, pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.bench, pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.mark.req("sch:LEADER", "sch:PARTITION")
@@ -21,17 +22,21 @@ pytestmark = [pytest.mark.bench, pytest.mark.integration, pytest.mark.timeout(12
 async def test_a_standby_leads_within_the_time_to_live_and_a_second(
     tmp_path: Path, redis_url: str, kafka: Topics, end: signal.Signals
 ) -> None:
-    run = Programs(tmp_path, redis_url, kafka)
-    try:
-        leader = run.server("scheduler")
-        await line(leader, LEADS)
-        standby = run.server("scheduler")
-        await line(standby, "ready")
-        gone = time.monotonic()
-        leader.signal(end)
-        await line(standby, LEADS)
-        assert time.monotonic() - gone <= TTL + 1.0
-        if end == signal.SIGSTOP:
-            leader.signal(signal.SIGCONT)
-    finally:
-        run.close()
+    async def takeover() -> float:
+        run = Programs(tmp_path, redis_url, kafka)
+        try:
+            leader = run.server("scheduler")
+            await line(leader, LEADS)
+            standby = run.server("scheduler")
+            await line(standby, "ready")
+            gone = time.monotonic()
+            leader.signal(end)
+            await line(standby, LEADS)
+            taken = time.monotonic() - gone
+            if end == signal.SIGSTOP:
+                leader.signal(signal.SIGCONT)
+        finally:
+            run.close()
+        return taken
+
+    await kept(takeover, lambda seconds: seconds <= TTL + 1.0)
