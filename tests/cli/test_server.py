@@ -124,12 +124,29 @@ def test_a_second_signal_ends_it_at_once(tmp_path, ctl):
         assert ctl(url, "queue", "list").status == 0
 
 
+HANGS_ONCE = """
+import asyncio
+from jobqueue import Context, JobQueue
+
+app = JobQueue("memory://")
+
+
+@app.task
+async def hangs_once(ctx: Context) -> None:
+    if ctx.attempt == 1:
+        await asyncio.sleep(3600)
+"""
+
+
 def test_a_server_killed_and_started_again_finishes_its_jobs(tmp_path, ctl):
-    port = ports.take()
-    options = ("--http-port", str(port), "--set", "queue.retry_profile=scheduler")
+    (tmp_path / "tasks.py").write_text(HANGS_ONCE)
+    options = (
+        *("--http-port", str(ports.take()), "--app", "tasks:app"),
+        *("--set", "queue.retry_profile=scheduler"),
+    )
     with processes.server(tmp_path, *options) as server:
         grpc = server.line("ready")["grpc"]
-        args = ("default", '{"seconds": 0.5}', "--type", "sleep", "--max-retries", "5")
+        args = ("default", "{}", "--type", "hangs_once", "--max-retries", "5")
         job_id = ctl(grpc, "job", "submit", *args).out.strip()
         while ctl(grpc, "job", "status", job_id, "-o", "json").json["status"] != "RUNNING":
             pass

@@ -15,6 +15,7 @@ from tests.services.plugin import run_of
 
 APP = """
 import asyncio
+import os
 from jobqueue import JobQueue
 
 app = JobQueue("{url}", queue="mail")
@@ -29,6 +30,12 @@ async def greet(name: str) -> str:
 async def slow(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return "slept"
+
+
+@app.task
+async def wait_for(file: str) -> None:
+    while not os.path.exists(file):
+        await asyncio.sleep(0.01)
 """
 
 
@@ -83,15 +90,17 @@ def test_the_app_itself_names_the_server(tmp_path, grpc):
 
 @pytest.mark.req("jq:NFR-015")
 def test_sigterm_finishes_the_running_job_and_hands_back_the_rest(tmp_path, grpc, ctl):
-    args = ("--concurrency", "1", "--id", "drainer")
+    (tmp_path / "tasks.py").write_text(APP.format(url=f"grpc://{grpc}"))
+    args = ("--app", "tasks:app", "--queues", "default", "--concurrency", "1", "--id", "drainer")
     with worker(tmp_path, grpc, *args) as process:
         process.line("ready")
-        slow = ("default", '{"seconds": 1}', "--type", "sleep")
+        slow = ("default", '{"file": "go"}', "--type", "wait_for")
         first = ctl(grpc, "job", "submit", *slow).out.strip()
         second = ctl(grpc, "job", "submit", *slow).out.strip()
         while ctl(grpc, "job", "status", first, "-o", "json").json["status"] != "RUNNING":
             pass
         process.signal(signal.SIGTERM)
+        (tmp_path / "go").touch()
         assert process.wait() == 0
         assert ctl(grpc, "job", "status", first, "-o", "json").json["status"] == "DONE"
         assert ctl(grpc, "job", "status", second, "-o", "json").json["status"] == "PENDING"
