@@ -14,6 +14,7 @@ from jobqueue.stores.memory import MemoryStore
 from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.redis.store import RedisStore
 from jobqueue.stores.sqlite.store import SqliteStore
+from tests import patience
 from tests.services.run import Run
 
 Where = Callable[[], Any]
@@ -22,8 +23,12 @@ Where = Callable[[], Any]
 STORES: dict[str, Callable[[Where, Rules, Clock], Store]] = {
     "memory": lambda where, rules, clock: MemoryStore(rules=rules, clock=clock),
     "sqlite": lambda where, rules, clock: SqliteStore(where(), rules=rules, clock=clock),
-    "postgres": lambda where, rules, clock: PostgresStore(where(), rules=rules, clock=clock),
-    "redis": lambda where, rules, clock: RedisStore(**where(), rules=rules, clock=clock),
+    "postgres": lambda where, rules, clock: PostgresStore(
+        where(), rules=rules, clock=clock, patience=patience.stretched(5.0)
+    ),
+    "redis": lambda where, rules, clock: RedisStore(
+        **where(), rules=rules, clock=clock, patience=patience.stretched(5.0)
+    ),
 }
 NEED_SERVERS = {"postgres", "redis"}
 

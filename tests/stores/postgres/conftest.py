@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from jobqueue.core.job import Queue
 from jobqueue.stores.postgres.store import PostgresStore
+from tests import patience
 from tests.stores.driver import worker
 from tests.stores.postgres.proxy import Proxy
 
@@ -22,7 +23,7 @@ async def open_store(postgres_dsn: str) -> AsyncIterator[OpenStore]:
     stores: list[PostgresStore] = []
 
     async def open_one(dsn: str = postgres_dsn, **options: Any) -> PostgresStore:
-        store = PostgresStore(dsn, **options)
+        store = PostgresStore(dsn, **{"patience": patience.stretched(5.0)} | options)
         stores.append(store)
         await store.open()
         await store.create_queue(Queue(name="q", retry_profile="scheduler"))
