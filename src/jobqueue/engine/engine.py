@@ -52,7 +52,7 @@ from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.queue_ttls import QueueTtls
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
-from jobqueue.engine.sessions import Plan, Session
+from jobqueue.engine.sessions import Plan, Session, Work
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
 from jobqueue.engine.watching import Watchers
@@ -254,20 +254,23 @@ class Engine(OperatorCalls):
 
     async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
         jobs = [job for call in calls for job in call] if len(calls) > 1 else calls[0]
+        work: dict[str, set[str]] = {}
+        for queue, type in {(job.spec.queue, job.spec.type) for job in jobs}:
+            work.setdefault(queue, set()).add(type)
         parallel = self._store.parallel
         if self._roster is not None:  # what it claims is fenced by its term, a submit is not
             plan = Plan.nothing()
         elif parallel:
-            plan = self._scheduler.plan_hand_off(len(jobs))
+            plan = self._scheduler.plan_hand_off(work, len(jobs))
         else:
-            plan = self._scheduler.plan(work=True)
+            plan = self._scheduler.plan(work=work)
         try:
             submission = await self._store.submit(jobs, plan.claims)
         except BaseException:
             self._scheduler.release(plan)
             raise
         self._scheduler.settle(plan, submission.assigned, looked=not parallel)
-        self._after_submit(jobs, submission.results, len(submission.assigned))
+        self._after_submit(jobs, submission.results, work, len(submission.assigned))
         answers: list[list[SubmitResult]] = []
         start = 0
         for call in calls:
@@ -276,7 +279,11 @@ class Engine(OperatorCalls):
         return answers
 
     def _after_submit(
-        self, jobs: Sequence[NewJob], results: Sequence[SubmitResult], assigned: int
+        self,
+        jobs: Sequence[NewJob],
+        results: Sequence[SubmitResult],
+        work: Work,
+        assigned: int,
     ) -> None:
         accepted: dict[str, int] = {}
         now = 0.0
@@ -298,7 +305,8 @@ class Engine(OperatorCalls):
             self._observer.entered(queue, State.PENDING, count)
         self._wake_stream()
         if sum(accepted.values()) > assigned:
-            self._scheduler.wake()  # slots may have come free while this was being written
+            # Slots may have come free while this was being written.
+            self._scheduler.wake(work)
 
     async def get(self, job_id: str) -> Job:
         """See ``ClientApi.get``."""
