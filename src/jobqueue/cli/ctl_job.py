@@ -63,6 +63,7 @@ def show_job(job: Job, chosen: Session) -> None:
         ("Queue", job.queue),
         ("Type", job.type),
         ("Status", job.state.name),
+        *([("Waits", job.hint)] if job.hint else []),
         ("Reason", job.reason.value + (" (cancel requested)" if job.cancel_requested else "")),
         ("Priority", str(job.priority)),
         ("Retry count", f"{job.retry_count} of {job.max_retries}"),

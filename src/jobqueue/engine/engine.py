@@ -55,6 +55,7 @@ from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Plan, Session, Work
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
+from jobqueue.engine.unserved import Unserved
 from jobqueue.engine.watching import Watchers
 
 _log = logging.getLogger("jobqueue.engine")
@@ -130,6 +131,7 @@ class Engine(OperatorCalls):
             gives_way=self._stream_is_anothers if self._stream is None else None,
             observer=self._observer,
         )
+        self._unserved = Unserved(self._store, self._scheduler.sessions, self._leads_under)
         self._pulses = Pulses(self._store, self._scheduler, self._lose)
         self._control = Control(self._store, self._scheduler)
         await self._store.create_queue(dataclasses.replace(self._settings.queue))
@@ -137,6 +139,7 @@ class Engine(OperatorCalls):
         if self._settings.dispatch is not Dispatch.ELSEWHERE:
             self._scheduler.start()
             self._sweeper.start()
+            self._unserved.start()
         if self._stream is not None:  # without a term it only tells how far another one is
             self._stream.start(self._store, self._leads_under)
         if self._roster is not None:
@@ -165,6 +168,7 @@ class Engine(OperatorCalls):
             await self._roster.stop()
         if self._stream is not None:  # while we lead: it works under our term
             await self._stream.stop()
+        await self._unserved.stop()
         await self._sweeper.stop()
         await self._scheduler.stop()
         while self._losing or self._writing:
@@ -310,6 +314,11 @@ class Engine(OperatorCalls):
 
     async def get(self, job_id: str) -> Job:
         """See ``ClientApi.get``."""
+        job = await self._get(job_id)
+        job.hint = await self._unserved.hint(job, self._clock.now())
+        return job
+
+    async def _get(self, job_id: str) -> Job:
         job = await self._store.get(parse_job_id(job_id))
         if job is None:
             raise NotFound(f"job_id: there is no job {job_id}")
@@ -323,13 +332,14 @@ class Engine(OperatorCalls):
         try:
             while True:
                 changed.clear()
-                job = await self.get(job_id)
+                job = await self._get(job_id)
                 if job.state in TERMINAL:
                     return job
                 patience = _WATCH_SAFETY_NET
                 if deadline is not None:
                     patience = min(patience, deadline - time.monotonic())
                     if patience <= 0:
+                        job.hint = await self._unserved.hint(job, self._clock.now())
                         return job
                 await is_set_within(changed, patience)
         finally:
@@ -337,7 +347,7 @@ class Engine(OperatorCalls):
 
     async def cancel(self, job_id: str) -> Cancellation:
         """See ``ClientApi.cancel``."""
-        job = await self.get(job_id)
+        job = await self._get(job_id)
         if job.state in TERMINAL:
             return Cancellation(job.state, requested=False, already_terminal=True)
         for _ in range(_CANCEL_TRIES):
@@ -429,6 +439,7 @@ class Engine(OperatorCalls):
         replaced = self._scheduler.sessions.add(session)
         if replaced is not None:
             replaced.open = False
+        self._unserved.workers_changed()
         return EngineLink(session, self._store, self._scheduler, self._reports.add, self._pulses)
 
     def pulse(

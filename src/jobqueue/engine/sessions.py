@@ -91,11 +91,12 @@ Work = Mapping[str, Collection[str]]
 def concerns(scope: Scope, work: Work) -> bool:
     """Whether some of these jobs are of the scope's queues and types."""
     queues, without, types = scope
-    for queue, came in work.items():
-        if (queue in queues or ALL_QUEUES in queues) and queue not in without:
-            if types is None or not types.isdisjoint(came):
-                return True
-    return False
+    return any(
+        (queue in queues or ALL_QUEUES in queues)
+        and queue not in without
+        and (types is None or not types.isdisjoint(came))
+        for queue, came in work.items()
+    )
 
 
 class Plan:
@@ -197,8 +198,7 @@ class Sessions:
         claims: list[Claim] = []
         scopes: list[Scope] = []
         promised: dict[Session, int] = {}
-        # Among equals who knows less goes first: the other is left for what only it knows.
-        for scope in sorted(groups, key=lambda scope: (_least_load(groups[scope]), _breadth(scope))):
+        for scope in sorted(groups, key=lambda scope: _turn(scope, groups[scope])):
             # An even share, so that one busy group does not starve another of the batch.
             share = -(-limit // (len(groups) - len(claims)))
             if share <= 0:
@@ -248,13 +248,14 @@ class Sessions:
         return orphans
 
 
-def _least_load(members: list[tuple[Session, int]]) -> int:
-    return min(len(session.held) + session.promised for session, _ in members)
+def _turn(scope: Scope, members: list[tuple[Session, int]]) -> tuple[int, int]:
+    """The lower, the sooner: by the least load, then who knows least.
 
-
-def _breadth(scope: Scope) -> int:
+    So the slots of a worker that knows more are left for jobs that only it knows.
+    """
     types = scope[2]
-    return sys.maxsize if types is None else len(types)
+    load = min(len(session.held) + session.promised for session, _ in members)
+    return load, sys.maxsize if types is None else len(types)
 
 
 def _overlap(some: frozenset[str] | None, others: frozenset[str] | None) -> bool:
