@@ -151,7 +151,7 @@ class Unserved:
 
     def _scope(self, info: WorkerInfo) -> Scope:
         session = self._sessions.get(info.id)
-        if session is not None and info.fallback:  # it may step aside
+        if session is not None and session.info.fallback:  # it may step aside
             return self._sessions.scope(session)
         return info.queues, frozenset(), info.types
 
