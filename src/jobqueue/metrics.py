@@ -256,6 +256,14 @@ class Metrics(Collector):
             for state in State:
                 depth.add_metric((stats.queue.name, state.name), stats.depth.get(state, 0))
         yield depth
+        without = GaugeMetricFamily(
+            "jq_jobs_without_worker",
+            "Jobs that wait because no connected worker takes their type.",
+            labels=("queue",),
+        )
+        for stats in self._queues:
+            without.add_metric((stats.queue.name,), sum(one.jobs for one in stats.unserved))
+        yield without
         active = [w for w in self._workers if w.status is not WorkerStatus.OFFLINE]
         running = {worker.info.id: worker.running for worker in active}
         if self._own is not None:

@@ -411,7 +411,7 @@ def test_only_failures_are_replayed_unless_others_are_named(ctl, server, queue):
 
 
 def test_dead_letters_are_chosen_by_type_error_and_time(ctl, server):
-    for kind, payload in (("fail", '{"message": "x"}'), ("nobody-has-this", "{}")):
+    for kind, payload in (("fail", '{"message": "x"}'), ("simulate", '{"work_duration_ms": -1}')):
         ctl(server.grpc, "job", "submit", "default", payload, "--type", kind, "--max-retries",
             "0", "--wait", "--wait-timeout", "1")  # fmt: skip
 
@@ -466,6 +466,41 @@ def test_the_built_in_pool_is_listed(ctl, server):
     assert worker["worker_id"] in ctl(server.grpc, "worker", "list").out
     assert ctl(server.grpc, "worker", "drain", "nobody").status == 4
     assert ctl(server.grpc, "worker", "shutdown", "nobody").status == 4
+
+
+def test_a_worker_is_listed_with_its_types(ctl, server):
+    """Whole for programs, a few for people."""
+    (worker,) = ctl(server.grpc, "worker", "list", "-o", "json").json["workers"]
+    assert worker["types"] == ["", "echo", "fail", "simulate", "sleep", "taskqueue.v1"]
+    assert "echo,fail,simulate +3" in ctl(server.grpc, "worker", "list").out
+
+
+def test_a_job_that_nobody_knows_waits_and_says_so(ctl, server):
+    job_id = submit(ctl, server, "default", "{}", "--type", "nobody-knows")
+    said = "no connected worker takes type 'nobody-knows' from queue 'default'"
+    try:
+        text = ctl(server.grpc, "job", "status", job_id).out
+        assert re.search(rf"^Status: +PENDING\nWaits: +{said}$", text, re.MULTILINE)
+        assert ctl(server.grpc, "job", "status", job_id, "-o", "json").json["hint"] == said
+        waited = ctl(
+            server.grpc, "job", "submit", "default", "{}", "--type", "nobody-knows", "--wait",
+            "--wait-timeout", "0.1",
+        )  # fmt: skip
+        assert said in waited.err
+        second = waited.out.strip()
+        limit = patience.Limit(10)  # what a server says of jobs may be a second old
+        expected = [{"type": "nobody-knows", "jobs": 2}]
+        while ctl(server.grpc, "queue", "stats", "default", "-o", "json").json["unserved"] != (
+            expected
+        ):
+            assert not limit.over
+        text = ctl(server.grpc, "queue", "stats", "default").out
+        assert re.search(r"^No worker for: nobody-knows: 2$", text, re.MULTILINE)
+        with urllib.request.urlopen(server.http + "/metrics", timeout=patience.longest(10)) as page:
+            assert b'jq_jobs_without_worker{queue="default"} 2.0' in page.read()
+    finally:
+        ctl(server.grpc, "job", "cancel", job_id)
+    ctl(server.grpc, "job", "cancel", second)
 
 
 @pytest.mark.req("jq:FR-042")

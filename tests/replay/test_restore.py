@@ -64,6 +64,16 @@ async def some(open_empty: OpenEmpty) -> Driver:
     return driver
 
 
+async def test_jobs_are_claimed_by_type(open_empty: OpenEmpty, store_name: str):
+    source = await open_empty("memory")
+    await source.queue("q")
+    first = [await source.submit(type=kind) for kind in ("b", "a", "", "a")]
+    target = await open_empty(store_name)
+    await restored(source, target.store)
+    assert [one.id for one in await target.claim(9, types={"a"})] == [first[1], first[3]]
+    assert [one.id for one in await target.claim(9, types={"", "b"})] == [first[0], first[2]]
+
+
 async def test_it_goes_on_with_the_next_numbers(open_empty: OpenEmpty, store_name: str):
     source = await some(open_empty)
     last = await source.submit(queue="other", max_retries=0)

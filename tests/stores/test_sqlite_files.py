@@ -19,7 +19,7 @@ from jobqueue.core.store import Claim
 from jobqueue.stores.sqlite.connection import SCHEMA_VERSION
 from jobqueue.stores.sqlite.statements import SQL
 from jobqueue.stores.sqlite.store import SqliteStore
-from tests.stores.driver import accept, new, spec
+from tests.stores.driver import accept, new, spec, worker
 
 # -- disks that will not take more -----------------------------------------------------------
 
@@ -312,17 +312,33 @@ async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(o
 # -- files of earlier versions ---------------------------------------------------------------
 
 
+# What undoes each upgrade: a file as an earlier version left it.
+_UNDO = {
+    6: "DROP TRIGGER live_type; DROP INDEX live_ready; ALTER TABLE live DROP COLUMN type;"
+    " CREATE INDEX live_ready ON live (queue, prio, seq) WHERE ready = 1;"
+    " ALTER TABLE worker DROP COLUMN types;",
+    5: "ALTER TABLE leader DROP COLUMN name; ALTER TABLE leader DROP COLUMN since;"
+    " ALTER TABLE leader DROP COLUMN named;",
+    4: "DROP TABLE outbox; DROP TABLE stream;"
+    " ALTER TABLE event DROP COLUMN started_at; ALTER TABLE event DROP COLUMN due;",
+    3: "DROP INDEX rec_time;",
+    2: "DROP TABLE leader; DROP TABLE control; ALTER TABLE worker DROP COLUMN link;",
+}
+
+
+def downgrade(path: Path, version: int) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        for step in range(SCHEMA_VERSION, version, -1):
+            db.executescript(_UNDO[step])
+        db.execute(f"PRAGMA user_version = {version}")
+        db.commit()
+
+
 async def test_a_file_of_schema_1_is_upgraded_with_what_is_in_it(opened, path: Path):
     store: SqliteStore = await opened()
     (job_id,) = await accept(store)
     await store.close()
-    with contextlib.closing(sqlite3.connect(path)) as db:  # as the first version left it
-        db.executescript(
-            "DROP TABLE leader; DROP TABLE control; ALTER TABLE worker DROP COLUMN link;"
-            " DROP INDEX rec_time; DROP TABLE outbox; DROP TABLE stream;"
-            " ALTER TABLE event DROP COLUMN started_at; ALTER TABLE event DROP COLUMN due;"
-            " PRAGMA user_version = 1;"
-        )
+    downgrade(path, 1)
     again: SqliteStore = await opened()
     assert [a.id for a in await again.claim([Claim(("q",), ["w"])])] == [job_id]
     term = await again.lead(7, 10.0)
@@ -334,6 +350,42 @@ async def test_a_file_of_schema_1_is_upgraded_with_what_is_in_it(opened, path: P
     assert renewed == term  # an upgrade is made once
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+
+
+async def test_jobs_of_an_earlier_file_are_claimed_by_type(opened, path: Path):
+    store: SqliteStore = await opened()
+    jobs = new(*(spec(type="ab"[n % 2], priority=n) for n in range(6)), spec(type="b"))
+    await store.submit(jobs)
+    await store.register_worker(worker("old"))
+    (held, failed) = await store.claim([Claim(("q",), ["old"] * 2)])
+    await store.apply([Transition.handed_back(failed.seq, failed.lease)])
+    await store.close()
+    downgrade(path, 5)
+    again: SqliteStore = await opened()
+    assert [one.info.types for one in await again.workers()] == [None]
+    got = await again.claim([Claim(("q",), ["w"] * 9, types=frozenset("a"))])
+    assert [one.id for one in got] == [jobs[n].id for n in (4, 2, 0)]
+    await again.apply([Transition.handed_back(held.seq, held.lease)])
+    got = await again.claim([Claim(("q",), ["w"] * 9, types=frozenset("b"))])
+    assert [one.id for one in got] == [jobs[n].id for n in (5, 3, 1, 6)]
+
+
+async def test_a_process_from_before_the_upgrade_goes_on(opened, path: Path):
+    """It has the file open since schema 5, and writes what it always wrote."""
+    store: SqliteStore = await opened()
+    (job,) = new(spec(type="b"))
+    await store.submit([job])
+    columns = (
+        "seq, queue, prio, ready, state, version, attempt, retry_count, max_retries, timeout,"
+        " run_at, expires_at, due, updated_at, reason"
+    )
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        row = old.execute(f"DELETE FROM live RETURNING {columns}").fetchone()
+        old.execute(f"INSERT INTO live ({columns}) VALUES ({', '.join('?' * 15)})", row)
+        old.commit()
+    assert await store.claim([Claim(("q",), ["w"], types=frozenset({"a", ""}))]) == []
+    (got,) = await store.claim([Claim(("q",), ["w"], types=frozenset("b"))])
+    assert (got.id, got.type) == (job.id, "b")
 
 
 async def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path):

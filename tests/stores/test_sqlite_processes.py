@@ -34,6 +34,15 @@ async def test_two_stores_on_one_file_see_each_other(opened):
     assert job.state is State.ASSIGNED
 
 
+async def test_a_type_that_another_process_brings_is_claimed_at_once(opened):
+    one, two = await opened(), await opened()
+    known = [Claim(("q",), ["w"] * 9, types=frozenset({"a", "b"}))]
+    assert await two.claim(known) == []
+    await one.submit(new(spec(b"0", type="c"), spec(b"1", type="b"), spec(b"2", type="a")))
+    assert [got.payload for got in await two.claim(known)] == [b"1", b"2"]
+    assert [got.payload for got in await one.claim([Claim(("q",), ["w"] * 9)])] == [b"0"]
+
+
 async def test_several_processes_never_claim_the_same_job(opened, child, path: Path):
     store = await opened()
     ids = await accept(store, 600)

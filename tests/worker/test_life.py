@@ -11,11 +11,11 @@ import pytest
 from jobqueue.core.errors import Conflict, Internal, Unavailable
 from jobqueue.core.job import Pulse, WorkerStatus
 from jobqueue.core.lifecycle import Move
-from jobqueue.worker.registry import Registry
+from jobqueue.worker.registry import Registry, define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
 from tests import patience
-from tests.worker.fakes import FakeServer, Worker
+from tests.worker.fakes import FakeServer, Worker, registry
 
 SETTINGS = WorkerSettings(id="w1", queues=("a", "b"), concurrency=3)
 
@@ -35,6 +35,49 @@ async def test_a_worker_registers_and_offers_its_slots(server: FakeServer) -> No
     await worker.finished
     assert server.drained
     assert server.closed == 1
+
+
+BUILT_IN = {"", "echo", "fail", "simulate", "sleep", "taskqueue.v1"}
+
+
+async def test_a_worker_tells_the_types_that_it_knows(server: FakeServer) -> None:
+    async def add() -> None: ...
+
+    async with Worker(server, add):
+        assert server.info is not None
+        assert server.info.types == {*BUILT_IN, "add"}
+
+
+async def test_a_worker_that_runs_a_program_takes_every_type(server: FakeServer) -> None:
+    async with Worker(server, exec_command="cat"):
+        assert server.info is not None
+        assert server.info.types is None
+
+
+async def test_tasks_that_are_defined_while_the_worker_runs_are_told(server: FakeServer) -> None:
+    """All of them, also those that come while it registers again; the jobs that run go on."""
+    release = asyncio.Event()
+
+    async def wait() -> str:
+        await release.wait()
+        return "done"
+
+    tasks = registry(wait)
+    async with Worker(server, tasks=tasks, concurrency=3) as runtime:
+        running = server.deliver("wait")
+        await server.start_of(running)
+        for name in ("one", "two"):
+            tasks.add(define(wait, name=name))
+        await server.until(lambda: server.info is not None and "two" in (server.info.types or ()))
+        tasks.add(define(wait, name="three"))
+        await server.until(lambda: server.info is not None and "three" in (server.info.types or ()))
+        await server.until(lambda: server.free == 2)
+        assert server.info is not None
+        assert server.info.types == {*BUILT_IN, "wait", "one", "two", "three"}
+        assert runtime.running == 1
+        release.set()
+        assert (await server.end(running)).move is Move.SUCCEED
+    assert tasks.listeners == []
 
 
 async def test_stop_before_start(server: FakeServer) -> None:

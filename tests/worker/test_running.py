@@ -109,8 +109,9 @@ async def test_bad_payloads_results_and_types_are_failures(server: FakeServer) -
         report = await server.end(server.deliver("nobody"))
         assert report.retryable
         assert report.error == (
-            "UnknownTask: this worker has no task named 'nobody'; "
-            "it knows echo, fail, odd, simulate, sleep, take, taskqueue.v1"
+            "UnknownTask: this worker has no task named 'nobody', and said so when it registered;"
+            " it knows echo, fail, odd, simulate, sleep, take, taskqueue.v1. A server older than"
+            " the worker does not heed that: update the server"
         )
         assert server.free == 4
 

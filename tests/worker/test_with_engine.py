@@ -13,9 +13,10 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.worker.context import Context
+from jobqueue.worker.registry import define
 from jobqueue.worker.runtime import WorkerRuntime
 from tests import patience
-from tests.worker.fakes import Worker
+from tests.worker.fakes import Worker, registry
 
 
 @pytest.fixture
@@ -45,6 +46,20 @@ async def test_a_job_from_submit_to_result(engine: Engine) -> None:
             State.RUNNING,
             State.DONE,
         ]
+
+
+async def test_a_job_waits_for_the_task_that_is_defined_later(engine: Engine) -> None:
+    async def late() -> str:
+        return "here"
+
+    tasks = registry()
+    async with Worker(engine, tasks=tasks):
+        job_id = await submit(engine, "late")
+        job = await engine.get(job_id)
+        assert job.hint == "no connected worker takes type 'late' from queue 'default'"
+        tasks.add(define(late))
+        job = await engine.wait(job_id, 10)
+        assert (job.state, job.attempt) == (State.DONE, 1)
 
 
 async def test_failures_are_retried_and_then_given_up(engine: Engine) -> None:

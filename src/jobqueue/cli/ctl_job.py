@@ -63,6 +63,7 @@ def show_job(job: Job, chosen: Session) -> None:
         ("Queue", job.queue),
         ("Type", job.type),
         ("Status", job.state.name),
+        *([("Waits", job.hint)] if job.hint else []),
         ("Reason", job.reason.value + (" (cancel requested)" if job.cancel_requested else "")),
         ("Priority", str(job.priority)),
         ("Retry count", f"{job.retry_count} of {job.max_retries}"),
@@ -273,7 +274,9 @@ def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) ->
     wanted = parse_job_id(job_id)
 
     async def follow(backend: Backend) -> Job:
-        await chosen.within(backend.get(wanted))  # an unknown job is told at once
+        found = await chosen.within(backend.get(wanted))  # an unknown job is told at once
+        if found.hint:
+            note(f"note: the job waits: {clean(found.hint)}")
         async for event in backend.watch(wanted):
             if chosen.json:
                 print_json_line(event)

@@ -8,6 +8,7 @@ import typer
 
 from jobqueue.cli.asking import YesOption, ask, is_asked
 from jobqueue.cli.display import (
+    NO_TYPE,
     NONE,
     counted,
     duration,
@@ -188,6 +189,9 @@ def stats(context: typer.Context, name: Name, output: OutputOption = None) -> No
         ("Retry profile", queue.retry_profile),
         ("Capacity", str(queue.capacity) if queue.capacity else "unbounded"),
     ]
+    if found.unserved:
+        types = [f"{one.type or NO_TYPE}: {one.count}" for one in found.unserved]
+        fields.append(("No worker for", "\n".join(types)))
     if queue.ttl:
         fields.append(("TTL", duration(queue.ttl)))
     if queue.timeout:

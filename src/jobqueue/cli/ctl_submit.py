@@ -30,6 +30,7 @@ EXAMPLES = examples(
 _CHUNK = 500  # jobs in one request
 _CHUNK_BYTES = 1 << 20
 _POLL = 30.0
+_FIRST_POLL = 2.0  # a person is told soon that nobody takes the job
 
 
 def submit(
@@ -124,18 +125,25 @@ def _submit_one(chosen: Session, spec: JobSpec, wait: bool, wait_timeout: float 
     if job.state is State.DEAD_LETTERED:
         raise JobFailed(job.id, job.reason.value, job.error)
     if job.state not in TERMINAL:
-        raise DeadlineExceeded(f"job {job.id} is {job.state.name} after {wait_timeout:g} s")
+        why = f" ({job.hint})" if job.hint else ""
+        raise DeadlineExceeded(f"job {job.id} is {job.state.name} after {wait_timeout:g} s{why}")
 
 
 async def _wait(chosen: Session, backend: Backend, job_id: str, limit: float | None) -> Job:
     """Ask in slices, so that a server that has gone away is noticed."""
     left = limit
+    told = ""
+    poll = _FIRST_POLL
     while True:
-        slice_ = _POLL if left is None else min(_POLL, left)
+        slice_ = poll if left is None else min(poll, left)
+        poll = _POLL
         job = await backend.wait(job_id, slice_)
         left = None if left is None else left - slice_
         if job.state in TERMINAL or (left is not None and left <= 0):
             return job
+        if job.hint and job.hint != told:
+            told = job.hint
+            note(f"note: the job waits: {clean(job.hint)}")
 
 
 def _submit_many(chosen: Session, specs: Iterable[tuple[int, JobSpec]], total: int | None) -> None:

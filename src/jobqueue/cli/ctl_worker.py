@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
-from jobqueue.cli.display import ago, print_json, print_table
+from jobqueue.cli.display import NO_TYPE, ago, print_json, print_table
 from jobqueue.cli.documents import worker_document
 from jobqueue.cli.program import examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.job import WorkerStatus
+from jobqueue.worker.registry import Registry
 
 app = typer.Typer(help="Look at workers, drain and stop them.", no_args_is_help=True)
+_TYPES_SHOWN = 3
 WorkerId = Annotated[str, typer.Argument(metavar="WORKER_ID", help="The worker's id.")]
 
 
@@ -29,7 +31,7 @@ def list_workers(
         print_json({"workers": [worker_document(worker) for worker in workers]})
         return
     shown = [w for w in workers if all_ or w.status is not WorkerStatus.OFFLINE]
-    headers = ("WORKER", "STATUS", "HOST", "PID", "JOBS", "QUEUES", "LAST SEEN")
+    headers = ("WORKER", "STATUS", "HOST", "PID", "JOBS", "QUEUES", "TYPES", "LAST SEEN")
     rows = [
         [
             worker.info.id,
@@ -38,6 +40,7 @@ def list_workers(
             str(worker.info.pid),
             f"{worker.running}/{worker.info.concurrency}",
             ",".join(worker.info.queues),
+            _types(worker.info.types),
             ago(worker.last_seen),
         ]
         for worker in shown
@@ -46,9 +49,20 @@ def list_workers(
         headers,
         rows,
         "There are no workers.",
-        spare=("PID", "HOST", "LAST SEEN", "QUEUES", "JOBS"),
+        spare=("PID", "HOST", "LAST SEEN", "TYPES", "QUEUES", "JOBS"),
         elastic="QUEUES",
     )
+
+
+def _types(types: frozenset[str] | None) -> str:
+    """A few of them, those that every worker has last."""
+    if types is None:
+        return "*"
+    builtin = set(Registry().names())
+    named = sorted(types - {""}, key=lambda type: (type in builtin, type))
+    shown = named[:_TYPES_SHOWN] or [NO_TYPE]
+    left = len(types) - len(shown)
+    return ",".join(shown) + (f" +{left}" if left else "")
 
 
 @app.command(epilog=examples("jq-ctl worker drain host1-4711"))

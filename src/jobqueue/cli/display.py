@@ -21,6 +21,7 @@ from jobqueue.core.job import WorkerStatus
 from jobqueue.core.lifecycle import State
 
 NONE = "-"
+NO_TYPE = "(no type)"
 _STYLES = {
     State.PENDING.name: "cyan",
     State.ASSIGNED.name: "blue",

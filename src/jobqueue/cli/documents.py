@@ -74,6 +74,7 @@ def job_document(job: Job) -> Document:
         "ttl": job.ttl,
         "timeout": job.timeout,
         "cancel_requested": job.cancel_requested,
+        "hint": job.hint,
     }
     return document
 
@@ -113,6 +114,7 @@ def queue_document(stats: QueueStats) -> Document:
         "failed": stats.failed,
         "average_seconds": stats.average_seconds,
         "error_rate": stats.error_rate,
+        "unserved": [{"type": one.type, "jobs": one.jobs} for one in stats.unserved],
     }
 
 
@@ -126,6 +128,7 @@ def worker_document(worker: Worker) -> Document:
         "pid": info.pid,
         "version": info.version,
         "queues": list(info.queues),
+        "types": None if info.types is None else sorted(info.types),
         "concurrency": info.concurrency,
         "running": worker.running,
         "registered_at": rfc3339(worker.registered_at),

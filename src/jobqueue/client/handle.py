@@ -131,6 +131,8 @@ class JobHandle(Generic[R_co]):
 
 def _why_it_waits(job: Job) -> str:
     held = job.run_at is not None and job.run_at > job.created_at  # submitted with a delay
+    if job.hint:
+        return f" ({job.hint})"
     if job.state is not State.PENDING or job.attempt or held:
         return ""
     return f" (no worker has taken it yet: does one run for queue {job.queue!r}?)"

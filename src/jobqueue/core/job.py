@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
@@ -127,6 +127,8 @@ class Job:
     result: bytes | None = None
     error: str = ""
     reason: Reason = Reason.SUBMITTED  # of the latest transition
+    # Why it does not go on, for people: set by the engine when a single job is read.
+    hint: str = ""
 
     def __post_init__(self) -> None:
         self.set_start(self.started_at)
@@ -342,6 +344,24 @@ def _or(said: T | None, default: T) -> T:
     return default if said is None else said
 
 
+COUNTED_TO = 10_000
+"""As many claimable jobs of one type are counted, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingType:
+    """Claimable jobs of one type in one queue."""
+
+    queue: str
+    type: str
+    jobs: int  # counted up to a limit
+
+    @property
+    def count(self) -> str:
+        """How many, for people."""
+        return f"{self.jobs}+" if self.jobs >= COUNTED_TO else str(self.jobs)
+
+
 @dataclass(slots=True, kw_only=True)
 class QueueStats:
     """A queue with its figures."""
@@ -353,6 +373,8 @@ class QueueStats:
     failed: int = 0
     run_seconds: float = 0.0
     timed: int = 0  # attempts that run_seconds sums over
+    # Claimable jobs that no connected worker takes, by type, the most first: set by the engine.
+    unserved: Sequence[WaitingType] = ()
 
     @property
     def average_seconds(self) -> float:
@@ -395,8 +417,10 @@ class WorkerInfo:
     queues: tuple[str, ...]
     version: str = ""
     # A server's own pool without the user's tasks: it leaves a queue alone that another worker
-    # connected to that server takes from, since it could only fail jobs of types it lacks.
+    # connected to that server takes from, since that one may mean something else by the same name.
     fallback: bool = False
+    # The task types that it knows: it gets no other jobs. None: every type.
+    types: frozenset[str] | None = None
     # Drawn by the engine at each registration: the latest one tells which server the worker is
     # connected to, so that a server that has not noticed the loss of its link learns of it.
     link: int = 0

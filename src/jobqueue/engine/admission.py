@@ -32,6 +32,7 @@ MAX_RETRIES = 1_000
 MAX_SECONDS = 10 * 365 * 86_400.0
 LATEST = 253_402_300_799.0  # the last second of the year 9999
 MAX_CONCURRENCY = 100_000
+MAX_TYPES = 5_000  # of a worker
 MAX_CAPACITY = 1_000_000_000_000
 MAX_OFFSET = 10**18
 MAX_ERROR_FILTER_LENGTH = 1_000
@@ -130,6 +131,20 @@ def check_worker(info: WorkerInfo) -> None:
     for name in info.queues:
         if name != ALL_QUEUES:
             _check_name("queues", name)
+    if info.types is not None:
+        _check_types(info.types)
+
+
+def _check_types(types: frozenset[str]) -> None:
+    if not types:
+        raise InvalidArgument("types", "name at least one, or give no list for every type")
+    if len(types) > MAX_TYPES:
+        raise InvalidArgument(
+            "types", f"{len(types)} are too many; at most {MAX_TYPES} are allowed"
+        )
+    for type in types:
+        if type:  # the empty one stands for jobs without a type
+            check_text("types", type, MAX_TYPE_LENGTH)
 
 
 def check_query(query: JobQuery) -> None:

@@ -52,9 +52,10 @@ from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.queue_ttls import QueueTtls
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
-from jobqueue.engine.sessions import Plan, Session
+from jobqueue.engine.sessions import Plan, Session, Work
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
+from jobqueue.engine.unserved import Unserved
 from jobqueue.engine.watching import Watchers
 
 _log = logging.getLogger("jobqueue.engine")
@@ -130,6 +131,7 @@ class Engine(OperatorCalls):
             gives_way=self._stream_is_anothers if self._stream is None else None,
             observer=self._observer,
         )
+        self._unserved = Unserved(self._store, self._scheduler.sessions, self._leads_under)
         self._pulses = Pulses(self._store, self._scheduler, self._lose)
         self._control = Control(self._store, self._scheduler)
         await self._store.create_queue(dataclasses.replace(self._settings.queue))
@@ -137,6 +139,7 @@ class Engine(OperatorCalls):
         if self._settings.dispatch is not Dispatch.ELSEWHERE:
             self._scheduler.start()
             self._sweeper.start()
+            self._unserved.start()
         if self._stream is not None:  # without a term it only tells how far another one is
             self._stream.start(self._store, self._leads_under)
         if self._roster is not None:
@@ -165,6 +168,7 @@ class Engine(OperatorCalls):
             await self._roster.stop()
         if self._stream is not None:  # while we lead: it works under our term
             await self._stream.stop()
+        await self._unserved.stop()
         await self._sweeper.stop()
         await self._scheduler.stop()
         while self._losing or self._writing:
@@ -254,20 +258,23 @@ class Engine(OperatorCalls):
 
     async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
         jobs = [job for call in calls for job in call] if len(calls) > 1 else calls[0]
+        work: dict[str, set[str]] = {}
+        for queue, type in {(job.spec.queue, job.spec.type) for job in jobs}:
+            work.setdefault(queue, set()).add(type)
         parallel = self._store.parallel
         if self._roster is not None:  # what it claims is fenced by its term, a submit is not
             plan = Plan.nothing()
         elif parallel:
-            plan = self._scheduler.plan_hand_off(len(jobs))
+            plan = self._scheduler.plan_hand_off(work, len(jobs))
         else:
-            plan = self._scheduler.plan(work=True)
+            plan = self._scheduler.plan(work=work)
         try:
             submission = await self._store.submit(jobs, plan.claims)
         except BaseException:
             self._scheduler.release(plan)
             raise
         self._scheduler.settle(plan, submission.assigned, looked=not parallel)
-        self._after_submit(jobs, submission.results, len(submission.assigned))
+        self._after_submit(jobs, submission.results, work, len(submission.assigned))
         answers: list[list[SubmitResult]] = []
         start = 0
         for call in calls:
@@ -276,7 +283,11 @@ class Engine(OperatorCalls):
         return answers
 
     def _after_submit(
-        self, jobs: Sequence[NewJob], results: Sequence[SubmitResult], assigned: int
+        self,
+        jobs: Sequence[NewJob],
+        results: Sequence[SubmitResult],
+        work: Work,
+        assigned: int,
     ) -> None:
         accepted: dict[str, int] = {}
         now = 0.0
@@ -298,10 +309,16 @@ class Engine(OperatorCalls):
             self._observer.entered(queue, State.PENDING, count)
         self._wake_stream()
         if sum(accepted.values()) > assigned:
-            self._scheduler.wake()  # slots may have come free while this was being written
+            # Slots may have come free while this was being written.
+            self._scheduler.wake(work)
 
     async def get(self, job_id: str) -> Job:
         """See ``ClientApi.get``."""
+        job = await self._get(job_id)
+        job.hint = await self._unserved.hint(job, self._clock.now())
+        return job
+
+    async def _get(self, job_id: str) -> Job:
         job = await self._store.get(parse_job_id(job_id))
         if job is None:
             raise NotFound(f"job_id: there is no job {job_id}")
@@ -315,13 +332,14 @@ class Engine(OperatorCalls):
         try:
             while True:
                 changed.clear()
-                job = await self.get(job_id)
+                job = await self._get(job_id)
                 if job.state in TERMINAL:
                     return job
                 patience = _WATCH_SAFETY_NET
                 if deadline is not None:
                     patience = min(patience, deadline - time.monotonic())
                     if patience <= 0:
+                        job.hint = await self._unserved.hint(job, self._clock.now())
                         return job
                 await is_set_within(changed, patience)
         finally:
@@ -329,7 +347,7 @@ class Engine(OperatorCalls):
 
     async def cancel(self, job_id: str) -> Cancellation:
         """See ``ClientApi.cancel``."""
-        job = await self.get(job_id)
+        job = await self._get(job_id)
         if job.state in TERMINAL:
             return Cancellation(job.state, requested=False, already_terminal=True)
         for _ in range(_CANCEL_TRIES):
@@ -421,6 +439,7 @@ class Engine(OperatorCalls):
         replaced = self._scheduler.sessions.add(session)
         if replaced is not None:
             replaced.open = False
+        self._unserved.workers_changed()
         return EngineLink(session, self._store, self._scheduler, self._reports.add, self._pulses)
 
     def pulse(

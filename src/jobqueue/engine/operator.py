@@ -28,6 +28,7 @@ from jobqueue.engine import admission
 from jobqueue.engine.health import Check
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.settings import EngineSettings
+from jobqueue.engine.unserved import Unserved
 
 _FORCE_CHUNK = 1_000
 # Dead letters that one call looks at: it answers well within a caller's patience.
@@ -44,6 +45,7 @@ class OperatorCalls:
     _leader_check: Check
     _stream_check: Check | None
     _scheduler: Scheduler
+    _unserved: Unserved
     _apply: Callable[[Sequence[Transition]], Awaitable[list[Outcome]]]
     get: Callable[[str], Awaitable[Job]]
 
@@ -94,11 +96,14 @@ class OperatorCalls:
         found = await self._store.stats(name)
         if not found:
             raise no_such_queue(name)
+        await self._unserved.complete(found)
         return found[0]
 
     async def list_queues(self) -> list[QueueStats]:
         """See ``OperatorApi.list_queues``."""
-        return await self._store.stats()
+        found = await self._store.stats()
+        await self._unserved.complete(found)
+        return found
 
     async def list_workers(self) -> list[Worker]:
         """See ``OperatorApi.list_workers``."""

@@ -201,8 +201,10 @@ class Roster:
             if replaced is not None:
                 replaced.open = False
             return True
-        grown = slots > session.info.concurrency
-        session.info = info
+        registered = session.info
+        grown = slots > registered.concurrency or info.types != registered.types
+        if info != registered:  # equal lists of types stay one object
+            session.info = info
         known = before.get(session)
         if known is not None:
             # A claim whose answer was lost left leases that are not known here. Those that ended

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from jobqueue.core.errors import JobQueueError
@@ -13,20 +14,21 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Observer
 from jobqueue.core.store import Claim, Store
 from jobqueue.core.waiting import is_set_within
-from jobqueue.engine.sessions import Plan, Scope, Session, Sessions
+from jobqueue.engine.sessions import Plan, Scope, Session, Sessions, Work, concerns
 from jobqueue.engine.settings import EngineSettings
 
 _log = logging.getLogger("jobqueue.engine.scheduler")
 _NOTHING_FREED: Mapping[Session, int] = {}
 _NOTHING_ENDS: Mapping[Session, set[int]] = {}
+_REMEMBERED = 64  # news; a claim that is under way for longer is told that it missed something
 
 
 class Scheduler:
     """Plans claims for every write that can carry one, and runs cycles of its own besides.
 
     ``news`` counts everything that may have made a job claimable. A claim that came back short
-    and saw all the news leaves its queues *dry*: nothing is asked of them again until there is
-    news, or the interval has passed.
+    and saw all the news leaves its scope *dry*: nothing is asked for it again until there is
+    news of its queues and types, or the interval has passed.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Scheduler:
         self._settings = settings
         self._observer = observer
         self._news = 1
-        self._dry: dict[Scope, int] = {}  # the news that a scope has seen and found nothing
+        # The latest of them, in order: the jobs that came; None: any may have.
+        self._recent: deque[Work | None] = deque(maxlen=_REMEMBERED)
+        self._dry: set[Scope] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -63,10 +67,34 @@ class Scheduler:
         if self._returning:
             await asyncio.wait(self._returning)
 
-    def wake(self) -> None:
-        """Something may have become claimable."""
+    def wake(self, work: Work | None = None) -> None:
+        """Something may have become claimable: these jobs, or any.
+
+        A scope that is not dry need not be woken for jobs that are known: it has no free slots,
+        or a claim under way that hears of them when it ends.
+        """
+        if self._note(work) or work is None:
+            self._wake.set()
+
+    def _note(self, work: Work | None) -> bool:
+        """Count news; returns whether a scope is dry no more."""
         self._news += 1
-        self._wake.set()
+        self._recent.append(work)
+        before = len(self._dry)
+        if work is None:
+            self._dry.clear()
+        elif before:
+            self._dry -= {scope for scope in self._dry if concerns(scope, work)}
+        return len(self._dry) < before
+
+    def _has_news(self, scope: Scope, since: int) -> bool:
+        missed = self._news - since
+        if missed > len(self._recent):
+            return True
+        return any(
+            work is None or concerns(scope, work)
+            for work in (self._recent[-number] for number in range(1, missed + 1))
+        )
 
     def grant(self, session: Session, slots: int) -> None:
         """A worker offers free slots; never more than it said it has."""
@@ -74,7 +102,7 @@ class Scheduler:
         slots = min(slots, session.info.concurrency - session.free - session.promised)
         if session.open and slots > 0:
             session.free += slots
-            if not self._is_dry(self.sessions.scope(session)):
+            if self.sessions.scope(session) not in self._dry:
                 self._wake.set()
 
     def dismiss(self, worker_id: str) -> None:
@@ -101,19 +129,19 @@ class Scheduler:
         freed: Mapping[Session, int] = _NOTHING_FREED,
         ending: Mapping[Session, set[int]] = _NOTHING_ENDS,
         *,
-        work: bool = False,
+        work: Work | None = None,
     ) -> Plan:
         """Promise free slots to a claim that rides along with a write.
 
-        ``work``: the write itself brings claimable jobs, so that being dry does not matter.
+        ``work``: the write itself brings these jobs, so that who takes them is not dry.
         """
-        if work:
-            self._news += 1
+        if work is not None:
+            self._note(work)
         return self.sessions.plan(
-            self._settings.batch_size, self._news, self._is_dry, freed, ending
+            self._settings.batch_size, self._news, self._dry.__contains__, freed, ending
         )
 
-    def plan_hand_off(self, jobs: int) -> Plan:
+    def plan_hand_off(self, work: Work, jobs: int) -> Plan:
         """Promise slots to a submit, where nothing is known to wait: its jobs may go to them.
 
         Where something waits it goes first, and the next cycle sees to that.
@@ -121,22 +149,23 @@ class Scheduler:
         return self.sessions.plan(
             min(jobs, self._settings.batch_size),
             self._news,
-            lambda scope: not self._is_dry(scope),
+            lambda scope: scope not in self._dry or not concerns(scope, work),
             _NOTHING_FREED,
             _NOTHING_ENDS,
         )
-
-    def _is_dry(self, scope: Scope) -> bool:
-        return self._dry.get(scope) == self._news
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment], *, looked: bool = True) -> None:
         """Deliver what the claim brought. ``looked``: it saw all that there is to be claimed."""
         if plan.asked and looked:
             for scope, filled in plan.filled(assigned):
-                if filled or plan.news != self._news:
+                if filled or self._has_news(scope, plan.news):
                     self._wake.set()  # there may be more, or something came that it did not see
                 else:
-                    self._dry[scope] = self._news
+                    self._dry.add(scope)
+            if plan.left_out:
+                self._wake.set()
+        elif plan.asked > len(assigned):
+            self._wake.set()  # something may have come for the slots while they were promised
         orphans = self.sessions.settle(plan, assigned)
         if orphans and self._claim is None:  # else the worker hears of them, or is found lost
             self._hand_back(orphans)
@@ -168,9 +197,15 @@ class Scheduler:
 
     async def _run(self) -> None:
         failing = False
+        interval = self._settings.interval
+        look_at = time.monotonic() + interval
         while not self._stopping:
-            if not await is_set_within(self._wake, self._settings.interval):
-                self._news += 1  # the safety net: look although nothing was said
+            # The safety net: look for everybody although nothing was said. Others' news must not
+            # put it off.
+            left = look_at - time.monotonic()
+            if left <= 0 or not await is_set_within(self._wake, left):
+                self._note(None)
+                look_at = time.monotonic() + interval
             self._wake.clear()
             try:
                 while await self._cycle():
@@ -180,10 +215,10 @@ class Scheduler:
                 if not failing:
                     _log.warning("the scheduler cannot claim: %s", error)
                 failing = True
-                await asyncio.sleep(self._settings.interval)
+                await asyncio.sleep(interval)
             except Exception:
                 _log.exception("a scheduling cycle failed")
-                await asyncio.sleep(self._settings.interval)
+                await asyncio.sleep(interval)
 
     async def _cycle(self) -> bool:
         """One batch; True if there may be more."""

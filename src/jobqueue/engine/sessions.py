@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from jobqueue.core.api import Inbox
 from jobqueue.core.job import Assignment, WorkerInfo, WorkerStatus
@@ -79,8 +81,22 @@ class Session:
             self._settled.set()
 
 
-Scope = tuple[tuple[str, ...], frozenset[str]]
-"""The queues a session takes from, and those it leaves alone."""
+Scope = tuple[tuple[str, ...], frozenset[str], frozenset[str] | None]
+"""The queues a session takes from, those it leaves alone, and the types it knows (None: all)."""
+
+Work = Mapping[str, Collection[str]]
+"""Jobs that came: the types of those in each queue."""
+
+
+def concerns(scope: Scope, work: Work) -> bool:
+    """Whether some of these jobs are of the scope's queues and types."""
+    queues, without, types = scope
+    return any(
+        (queue in queues or ALL_QUEUES in queues)
+        and queue not in without
+        and (types is None or not types.isdisjoint(came))
+        for queue, came in work.items()
+    )
 
 
 class Plan:
@@ -132,6 +148,11 @@ class Sessions:
 
     def add(self, session: Session) -> Session | None:
         """Connect; returns the session it replaces."""
+        for other in self._by_id.values():
+            # One object for equal lists: the scopes of a fleet are then compared at a glance.
+            if other.info.types == session.info.types:
+                session.info = dataclasses.replace(session.info, types=other.info.types)
+                break
         replaced = self._by_id.get(session.info.id)
         self._by_id[session.info.id] = session
         return replaced
@@ -153,15 +174,15 @@ class Sessions:
         self,
         limit: int,
         news: int,
-        dry: Callable[[Scope], bool],
+        skip: Callable[[Scope], bool],
         freed: Mapping[Session, int],
         ending: Mapping[Session, set[int]],
     ) -> Plan:
         """Promise up to ``limit`` slots, least loaded worker first.
 
         ``freed`` slots come free, and ``ending`` leases end, in the very write that the claim is
-        part of, so they count here and nowhere else until it has happened. ``dry`` scopes have
-        nothing to be claimed.
+        part of, so they count here and nowhere else until it has happened. Scopes to ``skip``
+        have nothing to be claimed.
         """
         groups: dict[Scope, list[tuple[Session, int]]] = {}
         for session in self._by_id.values():
@@ -172,19 +193,19 @@ class Sessions:
                 free = min(free, session.info.concurrency - session.promised - held)
             if free > 0 and session.takes:
                 scope = self.scope(session)
-                if not dry(scope):
+                if not skip(scope):
                     groups.setdefault(scope, []).append((session, free))
         claims: list[Claim] = []
         scopes: list[Scope] = []
         promised: dict[Session, int] = {}
-        for scope in sorted(groups, key=lambda scope: min(map(_load, groups[scope]))):
+        for scope in sorted(groups, key=lambda scope: _turn(scope, groups[scope])):
             # An even share, so that one busy group does not starve another of the batch.
             share = -(-limit // (len(groups) - len(claims)))
             if share <= 0:
                 break
             slots = _spread(groups[scope], share, promised, freed)
             limit -= len(slots)
-            claims.append(Claim(scope[0], slots, scope[1]))
+            claims.append(Claim(scope[0], slots, *scope[1:]))
             scopes.append(scope)
         for session, count in promised.items():
             session.free -= count
@@ -193,17 +214,18 @@ class Sessions:
 
     def scope(self, session: Session) -> Scope:
         """What it may take from now."""
-        if not session.info.fallback:
-            return session.info.queues, _NOTHING
+        info = session.info
+        if not info.fallback:
+            return info.queues, _NOTHING, info.types
         taken = frozenset(
             queue
             for other in self._by_id.values()
-            if other.takes and not other.info.fallback
+            if other.takes and not other.info.fallback and _overlap(other.info.types, info.types)
             for queue in other.info.queues
         )
         if ALL_QUEUES in taken:
-            return (), _NOTHING
-        return session.info.queues, taken
+            return (), _NOTHING, info.types
+        return info.queues, taken, info.types
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> list[Assignment]:
         """Deliver what a plan brought and take the rest back; returns what nobody is there for."""
@@ -226,9 +248,18 @@ class Sessions:
         return orphans
 
 
-def _load(member: tuple[Session, int]) -> int:
-    session, _ = member
-    return len(session.held) + session.promised
+def _turn(scope: Scope, members: list[tuple[Session, int]]) -> tuple[int, int]:
+    """The lower, the sooner: by the least load, then who knows least.
+
+    So the slots of a worker that knows more are left for jobs that only it knows.
+    """
+    types = scope[2]
+    load = min(len(session.held) + session.promised for session, _ in members)
+    return load, sys.maxsize if types is None else len(types)
+
+
+def _overlap(some: frozenset[str] | None, others: frozenset[str] | None) -> bool:
+    return some is None or others is None or not some.isdisjoint(others)
 
 
 def _spread(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jobqueue.core.errors import AlreadyExists
 from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.worker import builtin
@@ -18,6 +20,8 @@ class Registry:
         self._builtin = {task.name: task for task in builtin.definitions()}
         self._tasks: dict[str, TaskDefinition] = {}
         self._default: TaskDefinition | None = None
+        # Called, in whichever thread, when there is a new task: running workers say so.
+        self.listeners: list[Callable[[], None]] = []
         self.schedules: dict[str, Schedule] = {}
         self.catch_up = CATCH_UP  # seconds; what the app says, a setting may say otherwise
 
@@ -32,6 +36,8 @@ class Registry:
         self._tasks[definition.name] = definition
         if default:
             self._default = definition
+        for listener in list(self.listeners):
+            listener()
         return definition
 
     def add_schedule(self, schedule: Schedule) -> None:
@@ -58,6 +64,10 @@ class Registry:
     def names(self) -> list[str]:
         """Every task known, built-in ones too, by name."""
         return sorted({*self._tasks, *self._builtin})
+
+    def types(self) -> frozenset[str]:
+        """The types of jobs that it has a task for; the empty one finds the default."""
+        return frozenset(("", *self._tasks, *self._builtin))
 
     def queues(self) -> tuple[str, ...]:
         """The queues of the user's tasks and schedules, by name; ``default`` without any."""

@@ -59,6 +59,7 @@ class WorkerRuntime:
         self._dispatch = dispatch
         self._registry = registry
         self._unknown = _stranger(registry)
+        self._types: frozenset[str] | None = None  # that the server was told
         self._endings = Endings(settings.max_result_bytes)
         self._attempts = AttemptLog(settings.id)
         self._link: Link | None = None
@@ -108,6 +109,8 @@ class WorkerRuntime:
         self._loop_watch = LoopWatch(self.settings.id, lambda: list(self._running.values()))
         self._loop_watch.start()
         self._outbox.attach(link, self.settings.concurrency)
+        self._registry.listeners.append(self._task_added)
+        self._register_new_tasks()
         log.info(
             "worker started with %d slots on %s",
             self.settings.concurrency,
@@ -135,6 +138,7 @@ class WorkerRuntime:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        self._registry.listeners.remove(self._task_added)
         hurry = self._loop.create_task(self._hurry.wait())
         await self._or_hurry(hurry, self._withdraw_slots(), "withdraw its slots")
         for execution in list(self._running.values()):
@@ -196,6 +200,7 @@ class WorkerRuntime:
     # -- the link ----------------------------------------------------------------------------
 
     async def _connect(self, give_up_at: float | None) -> Link:
+        self._types = self._registry.types() if self._crew.program is None else None
         info = WorkerInfo(
             id=self.settings.id,
             incarnation=self.incarnation,
@@ -205,6 +210,7 @@ class WorkerRuntime:
             queues=self.settings.queues,
             version=self.settings.version,
             fallback=self.settings.fallback,
+            types=self._types,
         )
         delay = _FIRST_RECONNECT
         while True:
@@ -225,9 +231,8 @@ class WorkerRuntime:
             delay = min(delay * 2, _MAX_RECONNECT)
 
     async def _reconnect(self) -> None:
-        """Register again: the server does not know this worker any more."""
+        """Register again: the server does not know this worker any more, or not its tasks."""
         try:
-            log.warning("registering again", extra={"worker_id": self.settings.id})
             await self._deregister()  # the old link; closing it later would end the new one
             self._link = await self._connect(None)
             slots = self.settings.concurrency - len(self._running) if self._taking else 0
@@ -238,6 +243,7 @@ class WorkerRuntime:
             self._spawn(self.stop())
         finally:
             self._reconnecting = False
+        self._register_new_tasks()
 
     async def _deregister(self) -> None:
         link = self._link
@@ -266,10 +272,22 @@ class WorkerRuntime:
             if execution := self._held.get(lease):
                 self._refused(execution)
 
-    def _register_again(self) -> None:
+    def _register_again(self, why: str = "") -> None:
         if not self._reconnecting and self._closing is None:
             self._reconnecting = True
+            level = logging.INFO if why else logging.WARNING
+            extra = {"worker_id": self.settings.id}
+            log.log(level, "registering again%s", f": {why}" if why else "", extra=extra)
             self._spawn(self._reconnect())
+
+    def _task_added(self) -> None:
+        """In any thread: a task was defined while the worker runs."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._register_new_tasks)
+
+    def _register_new_tasks(self) -> None:
+        if self._types is not None and self._types != self._registry.types():
+            self._register_again("there are new tasks")
 
     async def _withdraw_slots(self) -> None:
         link = self._link
@@ -455,10 +473,17 @@ class WorkerRuntime:
 
 
 def _stranger(registry: Registry) -> TaskDefinition:
-    """The task that runs in place of one that this worker does not have."""
+    """The task that runs in place of one that this worker does not have.
+
+    Only a server that does not heed a worker's types sends such a job. It would send the job again
+    at once if it were handed back, so the attempt fails, with the usual delay before the next one.
+    """
 
     async def unknown(payload: bytes, ctx: Context) -> None:
         known = ", ".join(registry.names())
-        raise UnknownTask(f"this worker has no task named {ctx.type!r}; it knows {known}")
+        raise UnknownTask(
+            f"this worker has no task named {ctx.type!r}, and said so when it registered; it knows"
+            f" {known}. A server older than the worker does not heed that: update the server"
+        )
 
     return define(unknown)

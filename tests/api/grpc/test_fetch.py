@@ -49,6 +49,19 @@ def report(stub, kind, *jobs):
     return stub.Report(w.ReportRequest(**ME, reports=reports))
 
 
+async def test_a_worker_may_say_which_types_it_knows(engine, stub):
+    """And say it anew: it is taken as it registered last."""
+    await engine.submit([JobSpec(payload=b"1", type=type) for type in ("a", "b", "c")])
+    for types in (["b"], ["c", "a"]):
+        info = t.WorkerInfo(
+            id="simple", incarnation=77, concurrency=3, queues=["default"], types=types
+        )
+        await stub.Register(w.RegisterRequest(worker=info))
+        jobs = (await fetch(stub, wait=5.0)).assignments
+        assert {job.type for job in jobs} == set(types)
+        await report(stub, w.REPORT_KIND_SUCCEEDED, *jobs)
+
+
 async def test_from_fetch_to_done(engine, stub):
     ids = await submit(engine, 2)
     jobs = (await fetch(stub, wait=5.0)).assignments

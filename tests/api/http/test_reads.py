@@ -74,6 +74,7 @@ async def test_a_job_shows_everything(http: httpx.AsyncClient, backend: FakeBack
         "ttl": 60.0,
         "timeout": 30.0,
         "cancel_requested": False,
+        "hint": "",
     }
 
 

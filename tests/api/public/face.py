@@ -83,6 +83,7 @@ class JobSeen:
     completed_at: float | None
     run_at: float | None
     next_retry_at: float | None
+    hint: str
 
 
 @dataclass
@@ -130,6 +131,7 @@ class QueueSeen:
     processed: int
     average_seconds: float
     error_rate: float
+    unserved: Sequence[tuple[str, int]]  # type, jobs
 
 
 @dataclass(kw_only=True)
@@ -140,6 +142,7 @@ class WorkerSeen:
     status: str
     concurrency: int
     queues: Sequence[str]
+    types: Sequence[str] | None
     running: int
 
 

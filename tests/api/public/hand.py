@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from jobqueue.core.api import DispatchApi, Link
@@ -33,6 +33,7 @@ class Hand:
         queues: tuple[str, ...] = ("default",),
         slots: int = 0,
         concurrency: int = 10,
+        types: Collection[str] | None = None,
     ) -> Hand:
         hand = cls(worker_id)
         info = WorkerInfo(
@@ -42,6 +43,7 @@ class Hand:
             pid=1,
             concurrency=concurrency,
             queues=queues,
+            types=None if types is None else frozenset(types),
         )
         hand.link = await dispatch.connect(info, hand)
         if slots:

@@ -78,6 +78,7 @@ def _seen(job: Job) -> JobSeen:
         completed_at=job.completed_at,
         run_at=job.run_at,
         next_retry_at=job.next_retry_at,
+        hint=job.hint,
     )
 
 
@@ -108,6 +109,7 @@ def _queue(stats: QueueStats) -> QueueSeen:
         processed=stats.processed,
         average_seconds=stats.average_seconds,
         error_rate=stats.error_rate,
+        unserved=[(one.type, one.jobs) for one in stats.unserved],
     )
 
 
@@ -256,6 +258,7 @@ class GrpcDriver:
                 status=worker.status.value,
                 concurrency=worker.info.concurrency,
                 queues=list(worker.info.queues),
+                types=None if worker.info.types is None else sorted(worker.info.types),
                 running=worker.running,
             )
             for worker in workers

@@ -52,6 +52,7 @@ class _Json(msgspec.Struct):
     completed_at: str | None
     run_at: str | None
     next_retry_at: str | None
+    hint: str
     payload: Raw = msgspec.field(default_factory=Raw)
     payload_base64: str = ""
     result: Raw = msgspec.field(default_factory=Raw)
@@ -100,6 +101,7 @@ def _seen(job: _Json) -> JobSeen:
         completed_at=_maybe(job.completed_at),
         run_at=_maybe(job.run_at),
         next_retry_at=_maybe(job.next_retry_at),
+        hint=job.hint,
     )
 
 
@@ -129,6 +131,7 @@ def _queue(queue: dict[str, Any]) -> QueueSeen:
         processed=queue["processed"],
         average_seconds=queue["average_seconds"],
         error_rate=queue["error_rate"],
+        unserved=[(one["type"], one["jobs"]) for one in queue["unserved"]],
     )
 
 
@@ -285,7 +288,7 @@ class HttpDriver:
 
     async def workers(self) -> Sequence[WorkerSeen]:
         body = (await self._call("GET", "/workers")).json()
-        names = ("worker_id", "status", "concurrency", "queues", "running")
+        names = ("worker_id", "status", "concurrency", "queues", "types", "running")
         return [WorkerSeen(**{name: w[name] for name in names}) for w in body["workers"]]
 
     async def drain_worker(self, worker_id: str) -> None:

@@ -21,6 +21,7 @@ from jobqueue.api.http.shapes import (
     QueueView,
     RefusedView,
     RetryAnswer,
+    UnservedView,
     WorkerView,
 )
 from jobqueue.core.errors import InvalidArgument
@@ -117,6 +118,7 @@ def job_view(job: Job, view: str, longest: int | None = None) -> JobView:
         ttl=job.ttl,
         timeout=job.timeout,
         cancel_requested=job.cancel_requested,
+        hint=job.hint,
         **shown,
     )
 
@@ -208,6 +210,7 @@ def queue_view(stats: QueueStats) -> QueueView:
         failed=stats.failed,
         average_seconds=stats.average_seconds,
         error_rate=stats.error_rate,
+        unserved=[UnservedView(type=one.type, jobs=one.jobs) for one in stats.unserved],
     )
 
 
@@ -221,6 +224,7 @@ def worker_view(worker: Worker) -> WorkerView:
         pid=info.pid,
         version=info.version,
         queues=list(info.queues),
+        types=None if info.types is None else sorted(info.types),
         concurrency=info.concurrency,
         running=worker.running,
         registered_at=rfc3339(worker.registered_at),

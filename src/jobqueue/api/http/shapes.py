@@ -66,6 +66,7 @@ class JobView(Struct, kw_only=True):
     ttl: float | None
     timeout: float | None
     cancel_requested: bool
+    hint: str  # why it does not go on, for people; empty in lists
 
 
 class Duplicate(Struct, kw_only=True):
@@ -149,6 +150,13 @@ class RetryAnswer(Struct, kw_only=True):
     next_page_token: str
 
 
+class UnservedView(Struct, kw_only=True):
+    """Jobs of one type that wait because no connected worker takes them."""
+
+    type: str
+    jobs: int  # counted up to 10000
+
+
 class QueueView(Struct, kw_only=True):
     """A queue, its defaults and its figures."""
 
@@ -168,6 +176,7 @@ class QueueView(Struct, kw_only=True):
     failed: int
     average_seconds: float
     error_rate: float
+    unserved: list[UnservedView]  # the most first; at most 100 types
 
 
 class QueueList(Struct, kw_only=True):
@@ -194,6 +203,7 @@ class WorkerView(Struct, kw_only=True):
     pid: int
     version: str
     queues: list[str]
+    types: list[str] | None  # the task types it knows; null: it takes every type
     concurrency: int
     running: int
     registered_at: _Time

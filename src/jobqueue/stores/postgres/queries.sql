@@ -896,7 +896,7 @@ WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
 UPDATE workers SET status = $2 WHERE id = $1 RETURNING id
 
 -- name: workers
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.status,
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, NULL, w.status,
        extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0)
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
@@ -906,7 +906,7 @@ ORDER BY w.id
 
 -- name: workers_from
 -- As "workers", counting what they hold from $2 on.
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.status,
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, NULL, w.status,
        extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0)
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id

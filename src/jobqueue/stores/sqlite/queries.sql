@@ -23,7 +23,7 @@ INSERT INTO rec (seq, id, queue, type, payload, labels, priority, max_retries, t
 VALUES {rows}
 
 -- name: insert_live
-INSERT INTO live (seq, queue, prio, ready, state, version, attempt, retry_count, max_retries,
+INSERT INTO live (seq, queue, type, prio, ready, state, version, attempt, retry_count, max_retries,
                   timeout, run_at, expires_at, due, updated_at, reason)
 VALUES {rows}
 
@@ -35,25 +35,48 @@ VALUES {rows}
 -- name: claimable_queues
 SELECT id, name, priority_weights FROM queue WHERE deleted = 0 AND paused = 0
 
--- name: claimable
--- The next jobs of one queue in claim order; expired ones are left to the sweeper.
+-- name: types_of
+-- A fragment: the types of a queue's claimable jobs, by a step from each to the next.
+WITH RECURSIVE waiting(type) AS (
+    SELECT min(type) FROM live INDEXED BY live_ready WHERE queue = ?1 AND ready = 1
+    UNION ALL
+    SELECT (SELECT min(l.type) FROM live AS l INDEXED BY live_ready
+            WHERE l.queue = ?1 AND l.ready = 1 AND l.type > waiting.type)
+    FROM waiting WHERE waiting.type IS NOT NULL)
+
+-- name: ready_types
+{types_of} SELECT type FROM waiting WHERE type IS NOT NULL
+
+-- name: waiting_types
+-- How many of each there are, counted up to a limit.
+{types_of}
+SELECT (SELECT name FROM queue WHERE id = ?1), w.type, (SELECT count(*) FROM (
+    SELECT 1 FROM live INDEXED BY live_ready
+    WHERE queue = ?1 AND type = w.type AND ready = 1 LIMIT ?2))
+FROM waiting AS w WHERE w.type IS NOT NULL
+
+-- name: claimable_columns
+-- A fragment: what a claim reads of a job.
 SELECT l.prio, l.seq, l.queue, l.version, l.attempt, l.retry_count, l.max_retries, l.timeout,
-       l.expires_at, r.id, r.type, r.payload, r.labels, r.priority, r.created_at
+       l.expires_at, r.id, l.type, r.payload, r.labels, r.priority, r.created_at
+
+-- name: claimable
+-- The next jobs of one type in claim order; expired ones are left to the sweeper.
+{claimable_columns}
 FROM live AS l INDEXED BY live_ready CROSS JOIN rec AS r ON r.seq = l.seq
-WHERE l.queue = ? AND l.ready = 1 AND (l.expires_at IS NULL OR l.expires_at > ?)
+WHERE l.queue = ? AND l.type = ? AND l.ready = 1 AND l.prio BETWEEN ? AND ?
+  AND (l.expires_at IS NULL OR l.expires_at > ?)
 ORDER BY l.prio, l.seq LIMIT ?
 
--- name: claimable_at
--- The same for one priority.
-SELECT l.prio, l.seq, l.queue, l.version, l.attempt, l.retry_count, l.max_retries, l.timeout,
-       l.expires_at, r.id, r.type, r.payload, r.labels, r.priority, r.created_at
-FROM live AS l INDEXED BY live_ready CROSS JOIN rec AS r ON r.seq = l.seq
-WHERE l.queue = ?1 AND l.ready = 1 AND (l.expires_at IS NULL OR l.expires_at > ?2)
-  AND l.prio = ?4
-ORDER BY l.prio, l.seq LIMIT ?3
+-- name: claimable_seqs
+-- The same of several types: one arm for each, which SQLite merges no further than it has to.
+SELECT prio, seq FROM live INDEXED BY live_ready
+WHERE queue = ?1 AND type = {mark} AND ready = 1 AND prio BETWEEN ?2 AND ?3
+  AND (expires_at IS NULL OR expires_at > ?4)
 
--- name: any_ready
-SELECT 1 FROM live INDEXED BY live_ready WHERE queue = ? AND prio = ? AND ready = 1 LIMIT 1
+-- name: claimable_rows
+{claimable_columns}
+FROM live AS l CROSS JOIN rec AS r ON r.seq = l.seq WHERE l.seq IN ({marks})
 
 -- name: assign
 -- PENDING -> ASSIGNED. Rows: seq, lease, worker, due, now.
@@ -99,9 +122,9 @@ FROM (VALUES {rows}) AS v WHERE rec.seq = v.column1
 
 -- name: revive_live
 -- DEAD_LETTERED -> PENDING: the live row comes back.
-INSERT INTO live (seq, queue, prio, ready, state, version, attempt, retry_count, max_retries,
+INSERT INTO live (seq, queue, type, prio, ready, state, version, attempt, retry_count, max_retries,
                   timeout, run_at, expires_at, due, started_at, updated_at, reason)
-SELECT seq, queue, 9 - priority, 1, ?, ?, attempt, 0, max_retries, timeout, NULL, NULL, NULL,
+SELECT seq, queue, type, 9 - priority, 1, ?, ?, attempt, 0, max_retries, timeout, NULL, NULL, NULL,
        started_at, ?, ?
 FROM rec WHERE seq = ?
 
@@ -283,8 +306,8 @@ INSERT INTO rec (seq, id, queue, type, payload, labels, priority, max_retries, t
 VALUES {rows}
 
 -- name: restore_live
-INSERT INTO live (seq, queue, prio, ready, state, version, attempt, retry_count, max_retries, lease,
-                  worker, cancel, deaths, timeout, run_at, expires_at, started_at, updated_at, due,
+INSERT INTO live (seq, queue, type, prio, ready, state, version, attempt, retry_count, max_retries,
+                  lease, worker, cancel, deaths, timeout, run_at, expires_at, started_at, updated_at, due,
                   error, reason)
 VALUES {rows}
 
@@ -305,12 +328,12 @@ FROM queue WHERE deleted = 0 AND (? IS NULL OR name = ?) ORDER BY name
 
 -- name: register_worker
 -- A reconnect of the same incarnation does not undo an operator's drain.
-INSERT INTO worker (id, incarnation, hostname, pid, concurrency, queues, version, link, status,
-                    registered_at, last_seen)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'ONLINE', ?, ?)
+INSERT INTO worker (id, incarnation, hostname, pid, concurrency, queues, version, link, types,
+                    status, registered_at, last_seen)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'ONLINE', ?, ?)
 ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = excluded.hostname,
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
-    version = excluded.version, link = excluded.link,
+    version = excluded.version, link = excluded.link, types = excluded.types,
     registered_at = excluded.registered_at, last_seen = excluded.last_seen,
     status = CASE WHEN worker.incarnation = excluded.incarnation AND worker.status <> 'OFFLINE'
                   THEN worker.status ELSE 'ONLINE' END
@@ -321,7 +344,7 @@ WHERE state IN (2, 3) AND (?1 IS NULL OR worker = ?1)
 
 -- name: workers
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link,
-       w.status, w.registered_at, w.last_seen,
+       w.types, w.status, w.registered_at, w.last_seen,
        (SELECT count(*) FROM live INDEXED BY live_held WHERE state IN (2, 3) AND worker = w.id)
 FROM worker AS w ORDER BY w.id
 

@@ -6,7 +6,7 @@ import json
 import sqlite3
 
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
-from jobqueue.core.job import Event, Held, Job, QueueStats, Worker
+from jobqueue.core.job import Event, Held, Job, QueueStats, WaitingType, Worker
 from jobqueue.core.lifecycle import TERMINAL, Reason
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked, stats_row
@@ -124,6 +124,20 @@ def events_after(
 def stats(connection: sqlite3.Connection, name: str | None) -> list[QueueStats]:
     """The figures that every write keeps."""
     return [stats_row(row) for row in connection.execute(SQL["stats"], (name, name))]
+
+
+def waiting_types(
+    connection: sqlite3.Connection, count_to: int, name: str | None
+) -> list[WaitingType]:
+    """What can be claimed, by queue and type; no job is looked at beyond the limit."""
+    return [
+        WaitingType(*row)
+        for (queue,) in connection.execute(
+            "SELECT id FROM queue WHERE deleted = 0 AND name = coalesce(?, name) ORDER BY name",
+            (name,),
+        ).fetchall()
+        for row in connection.execute(SQL["waiting_types"], (queue, count_to))
+    ]
 
 
 def held(connection: sqlite3.Connection, worker_id: str | None) -> list[Held]:

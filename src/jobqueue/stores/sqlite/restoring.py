@@ -123,8 +123,8 @@ def _record(rebuilt: Rebuilt, queue: int) -> Row:
 def _live(rebuilt: Rebuilt, queue: int, stands: Standing) -> Row:
     job = rebuilt.job
     return (
-        job.seq, queue, MAX_PRIORITY - job.priority, int(stands.ready), int(job.state), job.version,
-        job.attempt, job.retry_count, job.max_retries, stands.lease, job.worker_id,
+        job.seq, queue, job.type, MAX_PRIORITY - job.priority, int(stands.ready), int(job.state),
+        job.version, job.attempt, job.retry_count, job.max_retries, stands.lease, job.worker_id,
         int(job.cancel_requested), rebuilt.deaths, job.timeout, job.run_at, job.expires_at,
         job.started_at, job.updated_at, stands.due, job.error or None, job.reason.value,
     )  # fmt: skip

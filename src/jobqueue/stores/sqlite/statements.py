@@ -16,6 +16,7 @@ from typing import Any
 from jobqueue.stores.named_sql import load_statements
 
 _CHUNKS = (256, 64, 16, 4, 1)
+_ARMS = (2, 4, 16, 64)
 Row = tuple[Any, ...]
 
 
@@ -31,6 +32,29 @@ def _rows(name: str, count: int, width: int) -> str:
 @cache
 def _marks(name: str, count: int) -> str:
     return SQL[name].replace("{marks}", ", ".join("?" * count))
+
+
+@cache
+def _merged(name: str, arms: int) -> str:
+    each = (SQL[name].replace("{mark}", f"?{6 + n}") for n in range(arms))
+    return f"{' UNION ALL '.join(each)} ORDER BY 1, 2 LIMIT ?5"
+
+
+def read_merged(
+    connection: sqlite3.Connection, name: str, values: Row, limit: int, each: Sequence[str]
+) -> list[Row]:
+    """Run a ``{mark}`` query for each of some texts; its first rows by its first two columns.
+
+    ``values`` are its first four parameters.
+    """
+    found: list[Row] = []
+    most = _ARMS[-1]
+    for start in range(0, len(each), most):
+        chunk = tuple(each[start : start + most])
+        size = min(size for size in _ARMS if size >= len(chunk))
+        padded = chunk + (None,) * (size - len(chunk))  # which equals nothing
+        found += connection.execute(_merged(name, size), (*values, limit, *padded)).fetchall()
+    return found if len(each) <= most else sorted(found)[:limit]
 
 
 def write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Row]) -> None:

@@ -32,6 +32,7 @@ from jobqueue.core.job import (
     QueueStats,
     TimeQuery,
     Transition,
+    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -479,6 +480,12 @@ class SqliteStore:
         """See ``Store.stats``."""
         return await self._read("stats", lambda db: reads.stats(db, queue))
 
+    async def waiting_types(self, count_to: int, queue: str | None = None) -> list[WaitingType]:
+        """See ``Store.waiting_types``."""
+        return await self._read(
+            "waiting_types", lambda db: reads.waiting_types(db, count_to, queue)
+        )
+
     # -- workers ---------------------------------------------------------------------------
 
     async def register_worker(self, info: WorkerInfo) -> list[Held]:
@@ -486,11 +493,12 @@ class SqliteStore:
 
         def work(db: sqlite3.Connection) -> list[Held]:
             now = self._clock.now()
+            types = None if info.types is None else json.dumps(sorted(info.types))
             known = db.execute("SELECT incarnation FROM worker WHERE id = ?", (info.id,)).fetchone()
             db.execute(
                 SQL["register_worker"],
                 (info.id, info.incarnation, info.hostname, info.pid, info.concurrency,
-                 json.dumps(info.queues), info.version, info.link, now, now),
+                 json.dumps(info.queues), info.version, info.link, types, now, now),
             )  # fmt: skip
             leadership.tell(db)
             if known is None or known[0] == info.incarnation:

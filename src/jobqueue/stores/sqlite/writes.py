@@ -25,11 +25,19 @@ from jobqueue.core.retry import policy_of
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.core.weights import by_weight, merge_queues
 from jobqueue.stores.rows import read_weights
-from jobqueue.stores.sqlite.statements import SQL, Row, read_marked, write_marked, write_rows
+from jobqueue.stores.sqlite.statements import (
+    SQL,
+    Row,
+    read_marked,
+    read_merged,
+    write_marked,
+    write_rows,
+)
 
 _ASSIGNED = Reason.ASSIGNED.value
 _SUBMITTED = Reason.SUBMITTED.value
 _STATES = tuple(State)
+_FEW_TYPES = 4
 _BY_NUMBER = {int(state): state for state in State}
 
 
@@ -128,7 +136,7 @@ def submit(
              ttl, timeout, spec.key, now)
         )  # fmt: skip
         live.append(
-            (seq, queue.id, MAX_PRIORITY - spec.priority, ready, 1, 1, 0, 0, max_retries,
+            (seq, queue.id, spec.type, MAX_PRIORITY - spec.priority, ready, 1, 1, 0, 0, max_retries,
              timeout, run_at, expires_at, due, now, _SUBMITTED)
         )  # fmt: skip
         events.append((seq, 1, None, 1, _SUBMITTED, now, 0, None, None, None, run_at))
@@ -148,14 +156,15 @@ def submit(
 
 
 class _Claimable:
-    """A queue that jobs may be claimed from."""
+    """A queue that jobs may be claimed from; the types of its jobs, once they were read."""
 
-    __slots__ = ("id", "name", "weights")
+    __slots__ = ("id", "name", "types", "weights")
 
     def __init__(self, queue: int, name: str, weights: str | None) -> None:
         self.id = queue
         self.name = name
         self.weights = read_weights(weights)
+        self.types: list[str] | None = None
 
 
 def claim(
@@ -174,7 +183,7 @@ def claim(
             for queue in claimable
             if (everything or queue.name in wanted.queues) and queue.name not in wanted.without
         ]
-        rows = _next(connection, queues, now, len(wanted.slots))
+        rows = _next(connection, queues, wanted.types, now, len(wanted.slots))
         if not rows:
             continue
         due = now + rules.assignment_timeout
@@ -214,30 +223,51 @@ def claim(
 
 
 def _next(
-    connection: sqlite3.Connection, queues: Sequence[_Claimable], now: float, limit: int
+    connection: sqlite3.Connection,
+    queues: Sequence[_Claimable],
+    types: frozenset[str] | None,
+    now: float,
+    limit: int,
 ) -> list[Row]:
-    found = [(queue.weights is not None, _next_of(connection, queue, now, limit))
+    found = [(queue.weights is not None, _next_of(connection, queue, types, now, limit))
              for queue in queues]  # fmt: skip
     return merge_queues(found, limit)
 
 
 def _next_of(
-    connection: sqlite3.Connection, queue: _Claimable, now: float, limit: int
+    connection: sqlite3.Connection,
+    queue: _Claimable,
+    types: frozenset[str] | None,
+    now: float,
+    limit: int,
 ) -> list[Row]:
+    meant = _meant(connection, queue, types)
+    if not meant:
+        return []
+
+    def read(lowest: int, highest: int) -> list[Row]:
+        if len(meant) == 1:
+            values = (queue.id, meant[0], lowest, highest, now, limit)
+            return connection.execute(SQL["claimable"], values).fetchall()
+        values = (queue.id, lowest, highest, now)
+        seqs = [row[1] for row in read_merged(connection, "claimable_seqs", values, limit, meant)]
+        return sorted(read_marked(connection, "claimable_rows", seqs))
+
     if queue.weights is None:
-        return connection.execute(SQL["claimable"], (queue.id, now, limit)).fetchall()
-    present = [
-        MAX_PRIORITY - rank
-        for rank in range(MAX_PRIORITY + 1)
-        if connection.execute(SQL["any_ready"], (queue.id, rank)).fetchone()
-    ]
-    levels = {
-        priority: connection.execute(
-            SQL["claimable_at"], (queue.id, now, limit, MAX_PRIORITY - priority)
-        ).fetchall()
-        for priority in present
-    }
+        return read(0, MAX_PRIORITY)
+    levels = {MAX_PRIORITY - rank: read(rank, rank) for rank in range(MAX_PRIORITY + 1)}
     return by_weight(queue.weights, levels, limit)
+
+
+def _meant(
+    connection: sqlite3.Connection, queue: _Claimable, types: frozenset[str] | None
+) -> Sequence[str]:
+    """The types of jobs to look for. A few are cheaper looked for than asked for."""
+    if types is not None and len(types) <= _FEW_TYPES:
+        return tuple(types)
+    if queue.types is None:
+        queue.types = [row[0] for row in connection.execute(SQL["ready_types"], (queue.id,))]
+    return queue.types if types is None else [type for type in queue.types if type in types]
 
 
 class _Row:

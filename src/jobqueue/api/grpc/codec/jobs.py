@@ -139,6 +139,7 @@ def job_to_pb(job: Job) -> types_pb2.Job:
         next_retry_at=stamp(job.next_retry_at),
         result=job.result,
         error=job.error,
+        hint=job.hint,
     )
 
 
@@ -173,6 +174,7 @@ def job_from_pb(message: types_pb2.Job) -> Job:
         next_retry_at=seconds(message.next_retry_at) if has("next_retry_at") else None,
         result=message.result if has("result") else None,
         error=message.error,
+        hint=message.hint,
     )
 
 

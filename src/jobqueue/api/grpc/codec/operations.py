@@ -23,6 +23,7 @@ from jobqueue.core.job import (
     QueueStats,
     Retried,
     RetryQuery,
+    WaitingType,
     Worker,
     WorkerInfo,
 )
@@ -92,19 +93,22 @@ def stats_to_pb(stats: QueueStats) -> types_pb2.QueueStats:
         failed=stats.failed,
         run_seconds=stats.run_seconds,
         timed=stats.timed,
+        unserved=[types_pb2.UnservedType(type=one.type, jobs=one.jobs) for one in stats.unserved],
     )
 
 
 def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
     """A queue with its figures."""
+    queue = queue_from_pb(message.queue)
     return QueueStats(
-        queue=queue_from_pb(message.queue),
+        queue=queue,
         depth={state_from(item.state): item.count for item in message.depth},
         processed=message.processed,
         succeeded=message.succeeded,
         failed=message.failed,
         run_seconds=message.run_seconds,
         timed=message.timed,
+        unserved=[WaitingType(queue.name, one.type, one.jobs) for one in message.unserved],
     )
 
 
@@ -177,6 +181,7 @@ def info_to_pb(info: WorkerInfo) -> types_pb2.WorkerInfo:
             queues=info.queues,
             version=info.version,
             fallback=info.fallback,
+            types=sorted(info.types or ()),
         )
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument("worker", str(error)) from None
@@ -193,6 +198,7 @@ def info_from_pb(message: types_pb2.WorkerInfo) -> WorkerInfo:
         queues=tuple(message.queues),
         version=message.version,
         fallback=message.fallback,
+        types=frozenset(message.types) or None,
     )
 
 

@@ -338,6 +338,7 @@ class Job(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A UUID."""
     seq: _builtins.int
@@ -376,6 +377,8 @@ class Job(_message.Message):
     """What the handler returned."""
     error: _builtins.str
     """Of the latest failure."""
+    hint: _builtins.str
+    """Why it does not go on, for people; only where a single job is read."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was accepted."""
@@ -438,10 +441,11 @@ class Job(_message.Message):
         result: _builtins.bytes | None = ...,
         error: _builtins.str = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
+        hint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "completed_at", b"completed_at", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "next_retry_at", b"next_retry_at", "result", b"result", "run_at", b"run_at", "started_at", b"started_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "updated_at", b"updated_at", "worker_id", b"worker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "completed_at", b"completed_at", "created_at", b"created_at", "error", b"error", "expires_at", b"expires_at", "id", b"id", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "next_retry_at", b"next_retry_at", "payload", b"payload", "priority", b"priority", "queue", b"queue", "reason", b"reason", "result", b"result", "retry_count", b"retry_count", "run_at", b"run_at", "seq", b"seq", "started_at", b"started_at", "state", b"state", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "updated_at", b"updated_at", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "completed_at", b"completed_at", "created_at", b"created_at", "error", b"error", "expires_at", b"expires_at", "hint", b"hint", "id", b"id", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "next_retry_at", b"next_retry_at", "payload", b"payload", "priority", b"priority", "queue", b"queue", "reason", b"reason", "result", b"result", "retry_count", b"retry_count", "run_at", b"run_at", "seq", b"seq", "started_at", b"started_at", "state", b"state", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "updated_at", b"updated_at", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__idempotency_key: _TypeAlias = _typing.Literal["idempotency_key"]  # noqa: Y015
     _WhichOneofArgType__idempotency_key: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key"]  # noqa: Y015
@@ -652,6 +656,32 @@ class StateCount(_message.Message):
 Global___StateCount: _TypeAlias = StateCount  # noqa: Y015
 
 @_typing.final
+class UnservedType(_message.Message):
+    """Jobs of one type that wait because no connected worker takes them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """The type; may be empty."""
+    jobs: _builtins.int
+    """How many jobs, counted up to 10000."""
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        jobs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnservedType: _TypeAlias = UnservedType  # noqa: Y015
+
+@_typing.final
 class QueueStats(_message.Message):
     """A queue with its figures."""
 
@@ -664,6 +694,7 @@ class QueueStats(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     RUN_SECONDS_FIELD_NUMBER: _builtins.int
     TIMED_FIELD_NUMBER: _builtins.int
+    UNSERVED_FIELD_NUMBER: _builtins.int
     processed: _builtins.int
     """Attempts that ended, well or not."""
     succeeded: _builtins.int
@@ -682,6 +713,10 @@ class QueueStats(_message.Message):
     def depth(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateCount]:
         """How many jobs are in each state."""
 
+    @_builtins.property
+    def unserved(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnservedType]:
+        """What no connected worker takes, the most first; at most 100 types."""
+
     def __init__(
         self,
         *,
@@ -692,10 +727,11 @@ class QueueStats(_message.Message):
         failed: _builtins.int = ...,
         run_seconds: _builtins.float = ...,
         timed: _builtins.int = ...,
+        unserved: _abc.Iterable[Global___UnservedType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "failed", b"failed", "processed", b"processed", "queue", b"queue", "run_seconds", b"run_seconds", "succeeded", b"succeeded", "timed", b"timed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "failed", b"failed", "processed", b"processed", "queue", b"queue", "run_seconds", b"run_seconds", "succeeded", b"succeeded", "timed", b"timed", "unserved", b"unserved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -715,6 +751,7 @@ class WorkerInfo(_message.Message):
     QUEUES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     FALLBACK_FIELD_NUMBER: _builtins.int
+    TYPES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Chosen by the worker; one process at a time."""
     incarnation: _builtins.int
@@ -733,6 +770,12 @@ class WorkerInfo(_message.Message):
     def queues(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The queues it takes jobs from."""
 
+    @_builtins.property
+    def types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The task types that it knows: it gets no other jobs. The empty text stands for jobs without a
+        type. None at all: it takes every type.
+        """
+
     def __init__(
         self,
         *,
@@ -744,10 +787,11 @@ class WorkerInfo(_message.Message):
         queues: _abc.Iterable[_builtins.str] | None = ...,
         version: _builtins.str = ...,
         fallback: _builtins.bool = ...,
+        types: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency", b"concurrency", "fallback", b"fallback", "hostname", b"hostname", "id", b"id", "incarnation", b"incarnation", "pid", b"pid", "queues", b"queues", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency", b"concurrency", "fallback", b"fallback", "hostname", b"hostname", "id", b"id", "incarnation", b"incarnation", "pid", b"pid", "queues", b"queues", "types", b"types", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

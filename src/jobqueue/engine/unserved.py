@@ -1,0 +1,214 @@
+"""Jobs that wait because no connected worker takes their type from their queue.
+
+Such jobs are not lost and not failed: they wait for a worker. Whoever looks at a job or a queue is
+told, and the leader logs one line for each queue and type.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.job import COUNTED_TO, Job, QueueStats, WaitingType, WorkerInfo, WorkerStatus
+from jobqueue.core.lifecycle import State
+from jobqueue.core.store import ALL_QUEUES, Store, Term
+from jobqueue.engine.sessions import Scope, Sessions
+
+T = TypeVar("T")
+_log = logging.getLogger("jobqueue.engine.unserved")
+_FRESH = 1.0  # seconds for which an answer of the store is used again
+_LOOK_EVERY = 2.0
+_SHARE = 10  # between two looks it rests so many times as long as one took
+_MOST_SHOWN = 100  # types of a queue: clients choose them
+_MOST_TOLD = 100  # types in the log
+
+
+class Takers:
+    """What the connected workers take, all together."""
+
+    def __init__(self, scopes: Iterable[Scope]) -> None:
+        self._scopes = set(scopes)
+        self._by_queue: dict[str, frozenset[str] | None] = {}
+
+    def take(self, queue: str, type: str) -> bool:
+        """Whether somebody takes jobs of this type from this queue."""
+        types = self._types(queue)
+        return types is None or type in types
+
+    def take_from(self, queue: str) -> bool:
+        """Whether somebody takes any jobs from this queue."""
+        return self._types(queue) != frozenset()
+
+    def _types(self, queue: str) -> frozenset[str] | None:
+        if queue not in self._by_queue:
+            self._by_queue[queue] = self._together(queue)
+        return self._by_queue[queue]
+
+    def _together(self, queue: str) -> frozenset[str] | None:
+        together: set[str] = set()
+        for queues, without, types in self._scopes:
+            if (queue in queues or ALL_QUEUES in queues) and queue not in without:
+                if types is None:
+                    return None
+                together |= types
+        return frozenset(together)
+
+
+def reason(takers: Takers, queue: str, type: str) -> str:
+    """Why a claimable job waits, or the empty text: a worker takes it."""
+    if takers.take(queue, type):
+        return ""
+    if not takers.take_from(queue):
+        return f"no connected worker takes jobs from queue {queue!r}"
+    what = f"type {type!r}" if type else "jobs without a type"
+    return f"no connected worker takes {what} from queue {queue!r}"
+
+
+class _Recent(Generic[T]):
+    """An answer of the store that is used again for a moment; many who ask are one question."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
+        self._ask = ask
+        self._asking = asyncio.Lock()
+        self._known: tuple[float, T] | None = None
+
+    async def read(self) -> T:
+        async with self._asking:
+            known = self._known
+            if known is None or time.monotonic() - known[0] > _FRESH:
+                asked = time.monotonic()
+                known = self._known = (asked, await self._ask())
+            return known[1]
+
+    def forget(self) -> None:
+        self._known = None
+
+
+class Unserved:
+    """Compares what waits with what the workers take, on whichever server they are."""
+
+    def __init__(self, store: Store, sessions: Sessions, term: Callable[[], Term | None]) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._term = term
+        self._takers = _Recent(self._read_takers)
+        self._waiting = _Recent(lambda: store.waiting_types(COUNTED_TO))
+        self._seen: set[tuple[str, str]] = set()  # at the last look, and not told yet
+        self._told: set[tuple[str, str]] = set()  # and not served since
+        self._too_many = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look, as long as this server leads."""
+        self._task = asyncio.create_task(self._run(), name="jobqueue-unserved")
+
+    async def stop(self) -> None:
+        """End. May be called twice."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def workers_changed(self) -> None:
+        """A worker registered here: the last answer is not used again."""
+        self._takers.forget()
+
+    async def hint(self, job: Job, now: float) -> str:
+        """Why this job waits, if it is for want of a worker that takes it."""
+        if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
+            return ""
+        try:
+            return reason(await self._takers.read(), job.queue, job.type)
+        except JobQueueError:  # the job was read; its state is worth more than the hint
+            return ""
+
+    async def complete(self, queues: Sequence[QueueStats]) -> None:
+        """Add to the figures of queues what no connected worker takes."""
+        if not any(stats.depth.get(State.PENDING) for stats in queues):
+            return
+        try:
+            takers, waiting = await self._takers.read(), await self._waiting.read()
+        except JobQueueError as error:  # the figures were read, and are worth more
+            _log.debug("cannot read the types of waiting jobs: %s", error)
+            return
+        found: dict[str, list[WaitingType]] = {}
+        for one in waiting:
+            if not takers.take(one.queue, one.type):
+                found.setdefault(one.queue, []).append(one)
+        for stats in queues:
+            types = found.get(stats.queue.name, [])
+            types.sort(key=lambda one: (-one.jobs, one.type))
+            stats.unserved = types[:_MOST_SHOWN]
+
+    async def _read_takers(self) -> Takers:
+        workers = await self._store.workers()
+        online = [worker.info for worker in workers if worker.status is WorkerStatus.ONLINE]
+        return Takers(map(self._scope, online))
+
+    def _scope(self, info: WorkerInfo) -> Scope:
+        session = self._sessions.get(info.id)
+        if session is not None and session.info.fallback:  # it may step aside
+            return self._sessions.scope(session)
+        return info.queues, frozenset(), info.types
+
+    # -- the log -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            began = time.monotonic()
+            if self._term() is not None:
+                try:
+                    await self.tell()
+                except JobQueueError as error:
+                    _log.debug("cannot look for jobs that no worker takes: %s", error)
+                except Exception:
+                    _log.exception("looking for jobs that no worker takes failed")
+            await asyncio.sleep(max(_LOOK_EVERY, _SHARE * (time.monotonic() - began)))
+
+    async def tell(self) -> None:
+        """Log each queue and type that has waited for a worker since the last look.
+
+        It is told once, and again only after a worker took it meanwhile. Nothing is told at the
+        first look: workers that start together with the server connect in a moment.
+        """
+        takers = await self._takers.read()
+        lacking = {
+            (one.queue, one.type): one
+            for one in await self._waiting.read()
+            if not takers.take(one.queue, one.type)
+        }
+        self._told = {place for place in self._told if not takers.take(*place)}
+        if len(self._told) + len(lacking) > _MOST_TOLD:
+            self._told &= lacking.keys()
+        fresh = lacking.keys() - self._told
+        confirmed = sorted(fresh & self._seen)
+        self._seen = set(fresh)
+        room = _MOST_TOLD - len(self._told)
+        for place in confirmed[:room]:
+            self._told.add(place)
+            _warn(takers, lacking[place])
+        if len(confirmed) > room and not self._too_many:
+            _log.warning(
+                "%d more types of jobs wait for want of a worker that takes them;"
+                " jq-ctl queue stats NAME lists them",
+                len(confirmed) - room,
+            )
+        self._too_many = len(confirmed) > room
+
+
+def _warn(takers: Takers, waiting: WaitingType) -> None:
+    _log.warning(
+        "%s %s %s waiting in queue %r: no connected worker takes %s; start one whose app has the"
+        " task (jq-worker --app MODULE:ATTRIBUTE --queues %s)",
+        waiting.count,
+        "job" if waiting.jobs == 1 else "jobs",
+        f"of type {waiting.type!r}" if waiting.type else "without a type",
+        waiting.queue,
+        "this type from it" if takers.take_from(waiting.queue) else "jobs from it",
+        waiting.queue,
+        extra={"queue": waiting.queue},
+    )

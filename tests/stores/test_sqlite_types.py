@@ -1,0 +1,78 @@
+"""Peculiar to SQLite: what a claim by type costs, counted in steps of SQLite's machine."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+import pytest
+
+from jobqueue.core.job import Queue
+from jobqueue.core.store import Claim, Rules
+from jobqueue.stores.sqlite import writes
+from jobqueue.stores.sqlite.store import SqliteStore
+from tests.stores.driver import new, spec
+
+
+async def steps_of(store: SqliteStore, claim: Claim) -> tuple[int, int]:
+    """How many jobs a claim finds, and how many steps of SQLite's machine that takes."""
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    def look(db: sqlite3.Connection) -> int:
+        db.set_progress_handler(count, 1)
+        db.execute("SAVEPOINT look")
+        try:
+            return len(writes.claim(db, [claim], time.time(), Rules(), writes.Tally()))
+        finally:
+            db.execute("ROLLBACK TO look")
+            db.execute("RELEASE look")
+            db.set_progress_handler(None, 0)
+
+    return await store._write("look", look), steps
+
+
+@pytest.mark.parametrize("weights", [None, {9: 3, 1: 1}], ids=["by priority", "by weight"])
+@pytest.mark.parametrize("known", [["a"], ["a", "c"], ["a", *(f"z{n}" for n in range(90))]],
+                         ids=["one", "two", "many"])  # fmt: skip
+async def test_jobs_of_other_types_in_front_cost_nothing(opened, known: list[str], weights):
+    store: SqliteStore = await opened()
+    await store.create_queue(Queue(name="mixed", priority_weights=weights))
+    await store.submit(new(*(spec(queue="mixed", type=one) for one in ["a", "a", "c"])))
+    claim = Claim(("mixed",), ["w"] * 10, types=frozenset(known))
+    front = new(*(spec(queue="mixed", type="b", priority=9) for _ in range(10)))
+    await store.submit(front)
+    few = await steps_of(store, claim)
+    for _ in range(10):
+        await store.submit(new(*(spec(queue="mixed", type="b", priority=9) for _ in range(1_000))))
+    found, steps = await steps_of(store, claim)
+    assert found == few[0] == (3 if "c" in known else 2)
+    assert steps <= few[1] * 1.01
+
+
+async def test_types_without_jobs_in_a_queue_do_not_make_its_claims_dearer(opened):
+    store: SqliteStore = await opened()
+    await store.submit(new(*(spec(type="a") for _ in range(20))))
+    one = await steps_of(store, Claim(("q",), ["w"] * 10, types=frozenset("a")))
+    every = await steps_of(store, Claim(("q",), ["w"] * 10))
+    many = {"a", *(f"z{n}" for n in range(1_000))}
+    thousand = await steps_of(store, Claim(("q",), ["w"] * 10, types=frozenset(many)))
+    assert one[0] == every[0] == thousand[0] == 10
+    assert every[1] <= one[1] + 100
+    assert thousand[1] <= one[1] + 100
+
+
+async def test_a_thousand_types_are_merged_in_order(opened):
+    store: SqliteStore = await opened()
+    jobs = new(*(spec(type=f"t{n * 7 % 1_000}", priority=n % 3) for n in range(2_000)))
+    await store.submit(jobs)
+    wanted = sorted(range(2_000), key=lambda n: (-(n % 3), n))
+    got = await store.claim([Claim(("q",), ["w"] * 700)])
+    assert [one.id for one in got] == [jobs[n].id for n in wanted[:700]]
+    odd = frozenset(f"t{n}" for n in range(1, 1_000, 2))
+    left = [n for n in wanted[700:] if jobs[n].spec.type in odd]
+    got = await store.claim([Claim(("q",), ["w"] * 300, types=odd)])
+    assert [one.id for one in got] == [jobs[n].id for n in left[:300]]
