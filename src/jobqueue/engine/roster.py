@@ -188,7 +188,7 @@ class Roster:
         self._forget()
 
     def _compare(self, worker: Worker, leases: set[int], before: dict[Session, set[int]]) -> bool:
-        """True: it is new here, or has slots that it did not have."""
+        """True: it is new here, or has slots or types that it did not have."""
         # A slot that an attempt overruns is not free, although no lease is held for it.
         slots = max(0, worker.info.concurrency - worker.overrun)
         info = dataclasses.replace(worker.info, concurrency=slots)
@@ -201,7 +201,7 @@ class Roster:
             if replaced is not None:
                 replaced.open = False
             return True
-        grown = slots > session.info.concurrency
+        grown = slots > session.info.concurrency or info.types != session.info.types
         session.info = info
         known = before.get(session)
         if known is not None:
