@@ -33,6 +33,7 @@ class Hand:
         queues: tuple[str, ...] = ("default",),
         slots: int = 0,
         concurrency: int = 10,
+        types: frozenset[str] | None = None,
     ) -> Hand:
         hand = cls(worker_id)
         info = WorkerInfo(
@@ -42,6 +43,7 @@ class Hand:
             pid=1,
             concurrency=concurrency,
             queues=queues,
+            types=types,
         )
         hand.link = await dispatch.connect(info, hand)
         if slots:
