@@ -91,7 +91,8 @@ class Rows:
     def worker(self, row: Any) -> Worker:
         """A worker from the columns of ``workers``."""
         (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, status,
-         registered_at, last_seen, running) = row  # fmt: skip
+         registered_at, last_seen, running, *more) = row  # fmt: skip
+        types = more[0] if more else None
         info = WorkerInfo(
             id=worker_id,
             incarnation=incarnation,
@@ -100,6 +101,7 @@ class Rows:
             concurrency=concurrency,
             queues=tuple(self.names(queues)),
             version=version,
+            types=None if types is None else frozenset(self.names(types)),
             link=link,
         )
         return Worker(
