@@ -275,8 +275,11 @@ SELECT seq, id, queue, kind_of(type), 9 - priority, {ready}, 1, 1, 1, 0, 0, 3, c
 """
 
 
+@pytest.mark.parametrize("analyzed", [True, False])
 @pytest.mark.parametrize(("priority", "ready"), [(0, 1), (0, 2), (9, 1), (9, 2)])
-async def test_jobs_of_other_types_are_not_read(open_store, db, monkeypatch, priority, ready):
+async def test_jobs_of_other_types_are_not_read(
+    open_store, db, monkeypatch, priority, ready, analyzed
+):
     """A hundred thousand of them in front cost as much as ten."""
     monkeypatch.setattr(heads, "_SLOW_LOOK", 60.0)  # hand-offs, however slow the machine is
     plans = await watch(db, monkeypatch)
@@ -285,6 +288,8 @@ async def test_jobs_of_other_types_are_not_read(open_store, db, monkeypatch, pri
     for count in (10, 100_000):
         strangers = {"type": "'stranger'", "priority": priority, "ready": ready, "count": count}
         await db.execute(STRANGERS.format(**strangers))
+        if analyzed:
+            await db.execute("ANALYZE")
         store = await open_store()  # it has to look first
         await store.submit(new(*(spec(b"%d" % n, type="known") for n in range(50))))
         plans.seen.clear()
@@ -304,7 +309,8 @@ async def test_jobs_of_other_types_are_not_read(open_store, db, monkeypatch, pri
         (hand_off,) = plans.named("WITH RECURSIVE home")
         looks = [*plans.named(CANDIDATES), *plans.named("WITH RECURSIVE head"), hand_off]
         assert len(looks) >= 4
-        assert all("job_live_ready" in plan.indexes for plan in looks)
+        for plan in looks:
+            assert plan.indexes & {"job_live_ready", "job_live_pkey"} == {"job_live_ready"}
         read.append([sum(map(_entries, looks)), max(plan.buffers for plan in looks)])
     (few, _), (many, pages) = read
     assert many <= few + 10, read
@@ -312,11 +318,11 @@ async def test_jobs_of_other_types_are_not_read(open_store, db, monkeypatch, pri
 
 
 def _entries(plan) -> int:
-    """How many entries of the index of what is ready were read."""
+    """How many live rows were looked at."""
     return sum(
         int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
         for node in plan.nodes()
-        if node.get("Index Name") == "job_live_ready"
+        if node.get("Relation Name") == "job_live"
     )
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -34,7 +34,8 @@ from jobqueue.stores.postgres.worker_names import WorkerNames
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _ROUNDS = 4  # of one claim that others got in the way of
-_A_FEW = 8  # candidates of each type, beyond its share
+_A_FEW = 4  # candidates of each type, beyond its share
+_MOST_SHARES = 10_000
 
 
 Candidate = tuple[int, int, int, int]
@@ -62,6 +63,7 @@ class Claiming:
         self._locks = locks
         self._one = asyncio.Lock()
         self._contended = False
+        self._shares: dict[Head, float] = {}  # of what was taken of their level last
         self.instance = ""
 
     async def fill(self, claims: Sequence[Claim]) -> list[Assignment]:
@@ -148,11 +150,14 @@ class Claiming:
         reached = len(order) if len(got) < wanted else last + 1
         missed = [one[1] for one in order[:reached] if one[1] not in taken]
         self._advance(found, taken.union(missed))
+        if len(self._shares) > _MOST_SHARES:
+            self._shares.clear()
+        self._shares |= found.shares(taken)
         return got, missed
 
     async def _candidates(self, floors: dict[Head, int], limit: int, lost: list[int]) -> Candidates:
         """Enough of each level, but not as many of each type: the first ``limit`` are needed."""
-        found = Candidates(floors, limit)
+        found = Candidates(floors, limit, self._shares)
         await self._read(found, floors, lost)
         if short := found.short():
             for head in short:
@@ -269,20 +274,21 @@ class Claiming:
 class Candidates:
     """What was read of each head, and how much of it at most.
 
-    Where several types wait in one level, fewer jobs are read of each than are wanted.
+    Where several types wait in one level, fewer jobs are read of each than are wanted: as many as
+    it had of the last ones, and some more.
     """
 
-    def __init__(self, floors: Iterable[Head], limit: int) -> None:
+    def __init__(self, floors: Iterable[Head], limit: int, shares: Mapping[Head, float]) -> None:
         self.rows: dict[Head, list[Candidate]] = {}
         self._limit = limit
         self._levels: dict[tuple[int, int], list[Head]] = {}
         for head in floors:
             self._levels.setdefault(head[:2], []).append(head)
-        self.most = {
-            head: limit if len(level) == 1 else min(limit, 2 * limit // len(level) + _A_FEW)
-            for level in self._levels.values()
-            for head in level
-        }
+        self.most: dict[Head, int] = {}
+        for level in self._levels.values():
+            for head in level:
+                share = 1.0 if len(level) == 1 else shares.get(head, 1 / len(level))
+                self.most[head] = min(limit, int(1.25 * share * limit) + _A_FEW)
 
     def short(self) -> list[Head]:
         """The heads of which more may belong to the first jobs of their level."""
@@ -294,6 +300,17 @@ class Candidates:
                 last = seqs[self._limit - 1] if len(seqs) >= self._limit else float("inf")
                 found += [head for head in cut if self.rows[head][-1][1] < last]
         return found
+
+    def shares(self, taken: Container[int]) -> dict[Head, float]:
+        """Each head's part of what was taken of its level, where there are several."""
+        shares: dict[Head, float] = {}
+        for level in self._levels.values():
+            if len(level) > 1:
+                counts = {head: sum(row[1] in taken for row in self.rows[head]) for head in level}
+                total = sum(counts.values())
+                if total:
+                    shares.update((head, count / total) for head, count in counts.items())
+        return shares
 
     def _cut(self, head: Head) -> bool:
         return len(self.rows[head]) == self.most[head] < self._limit

@@ -283,7 +283,7 @@ SELECT queue, prio, ready, kind, seq FROM head
 
 -- name: waiting_types
 -- The claimable jobs by type, of the queue $1 or of all, each head counted up to $2. A type's name is
--- in the record of its first job.
+-- in the record of its first job. For BETWEEN see "candidates".
 WITH RECURSIVE head AS (
     (SELECT queue, prio, ready, kind, seq FROM job_live
      WHERE ready > 0 AND queue >= coalesce((SELECT id FROM queues WHERE name = $1), 0)
@@ -302,7 +302,7 @@ JOIN job_record AS r ON r.seq = h.seq
 CROSS JOIN LATERAL (
     SELECT count(*) AS jobs FROM (
         SELECT FROM job_live AS l WHERE l.queue = h.queue AND l.prio = h.prio
-        AND l.ready = h.ready AND l.ready > 0 AND l.kind = h.kind
+        AND l.ready = h.ready AND l.ready > 0 AND l.kind BETWEEN h.kind AND h.kind
         ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT $2) AS x) AS c
 WHERE $1::text IS NULL OR q.name = $1
 GROUP BY q.name, r.type
@@ -312,7 +312,9 @@ SELECT id, name, paused, deleted, retry_profile, priority_weights::text FROM que
 
 -- name: candidates
 -- What may be claimed next, without locks: for each head ($1 queue, $2 prio, $3 type, $4 where to
--- begin) up to $5 jobs. $6 now, $7 jobs to leave out.
+-- begin) up to $5 jobs. $6 now, $7 jobs to leave out. The type is asked for as a range: with an
+-- equation the order would be that of the primary key as well, and the planner may walk along that,
+-- through jobs of all types.
 SELECT c.queue, c.prio, c.kind, c.seq, c.attempt
 FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
      AS k(queue, prio, kind, floor, most)
@@ -321,14 +323,15 @@ CROSS JOIN LATERAL (
     SELECT x.queue, x.prio, x.kind, x.seq, x.attempt FROM (
         (SELECT l.queue, l.prio, l.kind, l.seq, l.attempt FROM job_live AS l
          WHERE l.queue = k.queue AND l.prio = k.prio AND l.ready = 1 AND l.ready > 0
-           AND l.kind = k.kind AND l.seq >= k.floor
+           AND l.kind BETWEEN k.kind AND k.kind AND l.seq >= k.floor
            AND (l.expires_at IS NULL OR l.expires_at > t.now)
            AND l.seq <> ALL ($7::bigint[])
          ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT k.most)
         UNION ALL
         (SELECT l.queue, l.prio, l.kind, l.seq, l.attempt FROM job_live AS l
          WHERE l.queue = k.queue AND l.prio = k.prio AND l.ready = 2 AND l.ready > 0
-           AND l.kind = k.kind AND (l.expires_at IS NULL OR l.expires_at > t.now)
+           AND l.kind BETWEEN k.kind AND k.kind
+           AND (l.expires_at IS NULL OR l.expires_at > t.now)
            AND l.seq <> ALL ($7::bigint[])
          ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT k.most)
     ) AS x ORDER BY x.seq LIMIT k.most
