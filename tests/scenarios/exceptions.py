@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 INLINE_ORDER = "a job has ended before its submit returns: none can wait for a worker"
+INLINE_WATCH = "a job has ended before its submit returns: nobody can look at it while it runs"
 INLINE_APPS = "each app has jobs of its own: no other app's worker can take them"
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("inline", "test_jobs_wait_for_the_worker"): INLINE_ORDER,
+    ("inline", "test_progress_is_shown_while_the_job_runs_and_gone_with_its_end"): INLINE_WATCH,
+    ("inline", "test_a_sync_handler_reports_progress"): INLINE_WATCH,
+    ("inline", "test_the_next_attempt_begins_without_progress"): INLINE_WATCH,
     ("inline", "test_an_app_reads_what_another_has_submitted"): INLINE_APPS,
 }
 """(place, scenario): the reason."""

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from jobqueue.core.errors import JobQueueError, KeyConflict
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
+from jobqueue.core.progress import Progress
 
 T = TypeVar("T")
 
@@ -127,6 +128,7 @@ class Job:
     result: bytes | None = None
     error: str = ""
     reason: Reason = Reason.SUBMITTED  # of the latest transition
+    progress: Progress | None = None  # of the attempt that runs; None: it said nothing yet
 
     def __post_init__(self) -> None:
         self.set_start(self.started_at)

@@ -83,6 +83,7 @@ class JobSeen:
     completed_at: float | None
     run_at: float | None
     next_retry_at: float | None
+    progress: tuple[float | None, str] | None  # value and text
 
 
 @dataclass

@@ -78,6 +78,7 @@ def _seen(job: Job) -> JobSeen:
         completed_at=job.completed_at,
         run_at=job.run_at,
         next_retry_at=job.next_retry_at,
+        progress=None if job.progress is None else (job.progress.value, job.progress.text),
     )
 
 

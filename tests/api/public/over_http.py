@@ -27,6 +27,12 @@ from tests.api.public.face import (
 from tests.plain_http import plain_http
 
 
+class _Progress(msgspec.Struct):
+    value: float | None
+    text: str
+    at: str
+
+
 class _Json(msgspec.Struct):
     """A job as it travels; payload and result stay the bytes they are."""
 
@@ -52,6 +58,7 @@ class _Json(msgspec.Struct):
     completed_at: str | None
     run_at: str | None
     next_retry_at: str | None
+    progress: _Progress | None
     payload: Raw = msgspec.field(default_factory=Raw)
     payload_base64: str = ""
     result: Raw = msgspec.field(default_factory=Raw)
@@ -100,6 +107,7 @@ def _seen(job: _Json) -> JobSeen:
         completed_at=_maybe(job.completed_at),
         run_at=_maybe(job.run_at),
         next_retry_at=_maybe(job.next_retry_at),
+        progress=None if job.progress is None else (job.progress.value, job.progress.text),
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import decide, overdue
@@ -31,6 +32,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import HELD, TERMINAL, Move, Reason, State
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.rebuild import Rebuilt
 from jobqueue.core.restore import Restored, Told, led, not_empty, standing, unused
 from jobqueue.core.retry import policy_of
@@ -104,6 +106,7 @@ class MemoryStore:
         self._keys = Keys()
         self._timers = Timers(self._by_seq.get)
         self._held: dict[int, Record] = {}  # by lease
+        self._progress: dict[int, Progress] = {}  # by lease
         self._roster = Roster()
         self._log = Log()
         self._outbox = Outbox(self._log)
@@ -422,7 +425,13 @@ class MemoryStore:
     async def get(self, job_id: str) -> Job | None:
         """See ``Store.get``."""
         record = self._jobs.get(job_id)
-        return None if record is None else job_of(record)
+        return None if record is None else self._job_of(record)
+
+    def _job_of(self, record: Record) -> Job:
+        job = job_of(record)
+        if record.state is State.RUNNING and record.lease is not None:
+            job.progress = self._progress.get(record.lease)
+        return job
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
@@ -434,7 +443,7 @@ class MemoryStore:
                 continue
             if not matches(record, wanted):
                 continue
-            found.append(job_of(record))
+            found.append(self._job_of(record))
             if len(found) == wanted.limit:
                 break
         return found
@@ -663,6 +672,7 @@ class MemoryStore:
         incarnation: int,
         leases: Sequence[int],
         begun: Sequence[int] = (),
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """See ``Store.pulse``."""
         now = self._clock.now()
@@ -680,6 +690,8 @@ class MemoryStore:
             executing = standing.get(lease)
             if executing is not None and executing.state is State.ASSIGNED:
                 executing.due = now + self._rules.assignment_timeout
+        if progress:
+            self._keep_progress(progress, standing, now)
         for lease in leases:
             record = standing.pop(lease, None)
             if record is None:
@@ -688,6 +700,17 @@ class MemoryStore:
                 answer.cancelled.append(lease)
         answer.unlisted = [held_of(record) for record in standing.values()]
         return answer
+
+    def _keep_progress(
+        self, told: Mapping[int, Progress], standing: Mapping[int | None, Record], now: float
+    ) -> None:
+        """Keep what is new of leases in force, and forget what ended: an end looks for nothing."""
+        for lease, progress in told.items():
+            if lease in standing:
+                self._progress[lease] = replace(progress, at=now)
+        for lease in list(self._progress):
+            if lease not in self._held:
+                self._progress.pop(lease, None)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""
