@@ -11,6 +11,10 @@ from jobqueue.core.job import Assignment, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.progress import MAX_PROGRESS_TEXT, Progress
 from jobqueue.core.store import JobFilter
+from jobqueue.stores.memory import MemoryStore
+from jobqueue.stores.postgres.store import PostgresStore
+from jobqueue.stores.redis.store import RedisStore
+from jobqueue.stores.sqlite.store import SqliteStore
 from tests.stores.driver import Driver, worker
 
 
@@ -172,3 +176,48 @@ async def test_threads_tell_beside_each_other(driver: Driver):
         thread.join(10)  # the loop is blocked meanwhile: a heartbeat must not need it
     for a in given:
         assert await shown(driver, a) == (0.5, "together")
+
+
+async def kept(driver: Driver) -> int:
+    """Of how many attempts the store still has progress, shown or not."""
+    store = driver.store
+    if isinstance(store, MemoryStore):
+        return len(store._progress)
+    if isinstance(store, SqliteStore):
+        count = "SELECT count(*) FROM progress"
+        return await store._read("kept", lambda db: db.execute(count).fetchone()[0])
+    if isinstance(store, PostgresStore):
+        count = "SELECT count(*) FROM job_progress"
+        return await store._database.reading.read("kept", lambda db: db.fetchval(count))
+    assert isinstance(store, RedisStore)
+    listed = await store._runner.command("kept", "ZCARD", f"{store._runner.prefix}progress")
+    ids = [job.id for job in await driver.all_jobs()]
+    fields = [
+        await store._runner.command(
+            "kept", "HEXISTS", f"{store._runner.prefix}job:{one}", "progress"
+        )
+        for one in ids
+    ]
+    assert sum(fields) == listed
+    return int(listed)
+
+
+async def test_what_is_left_of_attempts_that_are_over_is_removed(driver: Driver):
+    await driver.store.register_worker(worker())
+    given = [await driver.running(payload=b"%d" % n) for n in range(8)]
+    for a in given:
+        tell(driver, a, 0.5, "on the way")
+    assert await kept(driver) == 8
+    for a in given[:5]:
+        await driver.succeed(a)
+    await driver.fail(given[5], retryable=False)
+    driver.clock.advance(61.0)
+    if isinstance(driver.store, SqliteStore):
+        driver.store._forget_progress_at = 0.0
+    elif isinstance(driver.store, PostgresStore):
+        driver.store._workers._forget_progress_at = 0.0
+    leases = [a.lease for a in given[6:]]
+    driver.store.pulse("w", 1, leases, leases, {given[6].lease: Progress.of(0.6, "")})
+    assert await kept(driver) == 2
+    assert await shown(driver, given[6]) == (0.6, "")
+    assert await shown(driver, given[7]) == (0.5, "on the way")
