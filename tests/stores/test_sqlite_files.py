@@ -319,7 +319,7 @@ async def test_a_file_of_schema_1_is_upgraded_with_what_is_in_it(opened, path: P
     with contextlib.closing(sqlite3.connect(path)) as db:  # as the first version left it
         db.executescript(
             "DROP TABLE leader; DROP TABLE control; ALTER TABLE worker DROP COLUMN link;"
-            " DROP INDEX rec_time; DROP TABLE outbox; DROP TABLE stream;"
+            " DROP INDEX rec_time; DROP TABLE outbox; DROP TABLE stream; DROP TABLE progress;"
             " ALTER TABLE event DROP COLUMN started_at; ALTER TABLE event DROP COLUMN due;"
             " PRAGMA user_version = 1;"
         )

@@ -106,7 +106,7 @@ class MemoryStore:
         self._keys = Keys()
         self._timers = Timers(self._by_seq.get)
         self._held: dict[int, Record] = {}  # by lease
-        self._progress: dict[int, Progress] = {}  # by lease
+        self._progress: dict[int | None, Progress] = {}  # by lease
         self._roster = Roster()
         self._log = Log()
         self._outbox = Outbox(self._log)
@@ -425,13 +425,7 @@ class MemoryStore:
     async def get(self, job_id: str) -> Job | None:
         """See ``Store.get``."""
         record = self._jobs.get(job_id)
-        return None if record is None else self._job_of(record)
-
-    def _job_of(self, record: Record) -> Job:
-        job = job_of(record)
-        if record.state is State.RUNNING and record.lease is not None:
-            job.progress = self._progress.get(record.lease)
-        return job
+        return None if record is None else job_of(record, self._progress)
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
@@ -443,7 +437,7 @@ class MemoryStore:
                 continue
             if not matches(record, wanted):
                 continue
-            found.append(self._job_of(record))
+            found.append(job_of(record, self._progress))
             if len(found) == wanted.limit:
                 break
         return found
@@ -479,7 +473,8 @@ class MemoryStore:
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""
         records = self._by_seq.values()  # a later number, a later time
-        return by_time(records if wanted.ascending else reversed(records), wanted)
+        in_order = records if wanted.ascending else reversed(records)
+        return by_time(in_order, wanted, self._progress)
 
     async def history(self, job_id: str) -> list[Event]:
         """See ``Store.history``."""
@@ -708,9 +703,9 @@ class MemoryStore:
         for lease, progress in told.items():
             if lease in standing:
                 self._progress[lease] = replace(progress, at=now)
-        for lease in list(self._progress):
-            if lease not in self._held:
-                self._progress.pop(lease, None)
+        for kept in list(self._progress):
+            if kept not in self._held:
+                self._progress.pop(kept, None)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""
