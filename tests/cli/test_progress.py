@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
+from jobqueue.cli.display import progress_line
 from jobqueue.core.clock import SystemClock
 from jobqueue.core.job import Assignment, Pulse
 from jobqueue.core.progress import Progress
@@ -54,6 +55,13 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     await store.register_worker(worker())
     yield Running(tmp_path, driver, await driver.running())
     await store.close()
+
+
+def test_a_percentage_is_not_rounded_up_to_the_end() -> None:
+    values = {0.0: "0 %", 0.29: "29 %", 0.57: "57 %", 0.9999: "99 %", 1.0: "100 %"}
+    for value, shown in values.items():
+        assert progress_line(Progress(value)) == shown
+    assert progress_line(Progress(None, "a\x1b[31m")) == "a\\x1b[31m"
 
 
 async def test_status_shows_how_far_a_running_job_is(running: Running) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 
@@ -191,6 +192,59 @@ async def test_what_a_failed_heartbeat_had_to_tell_is_told_by_the_next(
         await server.next_beat()
         assert not server.progress[beats]  # it was answered
         assert Progress(0.25) not in [p.get(job.lease) for p in server.progress[last:]]
+
+
+async def test_what_a_server_did_not_take_is_told_again_after_registering(
+    server: FakeServer,
+) -> None:
+    server.answer = lambda leases: Pulse(known=server.connects > 1)
+
+    async def count(ctx: Context) -> None:
+        ctx.progress(0.25)
+        await asyncio.sleep(60)
+
+    async with Worker(server, count, heartbeat_interval=0.02):
+        job = server.deliver("count")
+        first = await told(server, job.lease, Progress(0.25))
+        limit = patience.Limit(20)
+        while server.connects < 2 or not any(server.progress[first + 1 :]):
+            assert not limit.over, server.progress
+            await asyncio.sleep(0.005)
+        last = len(server.progress)
+        await server.next_beat()
+        await server.next_beat()
+        assert not server.progress[last + 1]  # it was taken
+
+
+async def test_a_server_that_is_slow_to_answer_is_asked_less_often(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "_PAUSE", 0.001)
+    asked: list[tuple[float, float]] = []
+
+    def answer(leases: object) -> Pulse:
+        began = time.monotonic()
+        time.sleep(0.02)  # in the heartbeat's thread
+        asked.append((began, time.monotonic()))
+        return Pulse(True)
+
+    server.answer = answer
+
+    async def hurry(ctx: Context) -> None:
+        n = 0
+        while True:
+            n += 1
+            ctx.progress(text=f"step {n}")
+            await asyncio.sleep(0)
+
+    async with Worker(server, hurry, heartbeat_interval=3_600.0):
+        server.deliver("hurry")
+        limit = patience.Limit(20)
+        while len(asked) < 4:
+            assert not limit.over
+            await asyncio.sleep(0.005)
+    for (began, ended), (following, _) in itertools.pairwise(asked):
+        assert following - ended >= 9 * (ended - began)
 
 
 async def test_nothing_is_told_of_an_attempt_that_is_over(server: FakeServer) -> None:

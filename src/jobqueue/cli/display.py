@@ -241,7 +241,8 @@ def staying(number: int, which: str = "") -> str:
 
 def progress_line(told: Progress) -> str:
     """How far a running job is: ``40 %  12 of 30 files``."""
-    percent = "" if told.value is None else f"{math.floor(told.value * 100)} %"  # 100 is the end
+    # 100 % is the end, so nothing is rounded up; but 0.29 * 100 is a little less than 29.
+    percent = "" if told.value is None else f"{math.floor(told.value * 100 + 1e-6)} %"
     return clean("  ".join(filter(None, (percent, told.text))))
 
 

@@ -14,6 +14,7 @@ from jobqueue.core.job import Pulse
 log = logging.getLogger("jobqueue.worker")
 
 _PAUSE = 1.0  # seconds at least between two heartbeats; an interval may be shorter
+_REST = 10  # times as long as an answer took: news must not keep a busy server from being heard
 
 
 class Heartbeat:
@@ -32,7 +33,7 @@ class Heartbeat:
     ) -> None:
         self._worker_id = worker_id
         self._interval = interval
-        self._pause = min(interval, _PAUSE)
+        self._pause = min(interval, _PAUSE)  # before the next heartbeat
         self._beat = beat  # is told whether the loop has run since the last complete beat
         self._deliver = deliver
         self._halt = threading.Event()
@@ -78,12 +79,15 @@ class Heartbeat:
 
     def _answered(self, complete: bool, silent: bool) -> bool:
         """Send a heartbeat, and deliver what it is answered."""
+        began = time.monotonic()
         try:
             pulse = self._beat(complete)
         except Exception as error:
             if not silent:
                 log.warning("heartbeat failed: %s", error, extra={"worker_id": self._worker_id})
             return False
+        took = time.monotonic() - began
+        self._pause = min(self._interval, max(_PAUSE, _REST * took))
         if silent:
             log.info("heartbeats are answered again", extra={"worker_id": self._worker_id})
         self._call(self._deliver, pulse)

@@ -258,11 +258,14 @@ class WorkerRuntime:
         held = list(self._held.items())  # a dict is copied to a list in one step
         begun = [lease for lease, execution in held if execution.begun]
         progress = self._progress.take(self._held)
+        known = False
         try:
-            return link.pulse([lease for lease, _ in held], begun, awake, progress=progress)
-        except BaseException:
-            self._progress.give_back(progress)
-            raise
+            pulse = link.pulse([lease for lease, _ in held], begun, awake, progress=progress)
+            known = pulse.known
+        finally:
+            if not known:
+                self._progress.give_back(progress)
+        return pulse
 
     def _on_pulse(self, pulse: Pulse) -> None:
         if not pulse.known:
