@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 INLINE_ORDER = "a job has ended before its submit returns: none can wait for a worker"
+INLINE_WATCH = "a job has ended before its submit returns: nobody can look at it while it runs"
 INLINE_APPS = "each app has jobs of its own: no other app's worker can take them"
 INLINE_WORKERS = "there are no workers: the app itself runs its jobs"
 
@@ -16,6 +17,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("inline", "test_a_job_says_that_no_worker_serves_its_queue"): INLINE_ORDER,
     ("inline", "test_a_worker_shows_the_types_that_it_knows"): INLINE_WORKERS,
     ("inline", "test_order_holds_across_types"): INLINE_ORDER,
+    ("inline", "test_progress_is_shown_while_the_job_runs_and_gone_with_its_end"): INLINE_WATCH,
+    ("inline", "test_a_sync_handler_reports_progress"): INLINE_WATCH,
+    ("inline", "test_the_next_attempt_begins_without_progress"): INLINE_WATCH,
 }
 """(place, scenario): the reason."""
 

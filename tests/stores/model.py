@@ -35,6 +35,12 @@ class ModelJob:
     cancel_requested: bool = False
     timer: float | None = None  # retry, assignment timeout or watchdog
     old_leases: list[int] = field(default_factory=list)
+    told: dict[int, float] = field(default_factory=dict)  # lease -> progress
+
+    @property
+    def progress(self) -> float | None:
+        """What is shown: the word of the attempt that runs."""
+        return self.told.get(self.lease or 0) if self.state is R else None
 
 
 class Model:

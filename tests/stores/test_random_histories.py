@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.job import Job, SubmitStatus, Transition
 from jobqueue.core.lifecycle import State
+from jobqueue.core.progress import Progress
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import Rules
-from tests.stores.driver import NO_BACKOFF, Driver, spec
+from tests.stores.driver import NO_BACKOFF, Driver, spec, worker
 from tests.stores.every import STORES, Places
 from tests.stores.model import Model, ModelJob
 
@@ -21,6 +22,7 @@ RULES = Rules(assignment_timeout=6.0, poison_after=3, key_ttl=25.0, watchdog_gra
 QUEUES = ("q", "r")
 TYPES = ("", "a", "b")
 MEANT = (None, None, frozenset("a"), frozenset(("a", "b")), frozenset(("", "unknown")))
+WORKERS = ("w0", "w1")
 CAPACITY = 6
 
 # An operation is a name and numbers; what they mean depends on what there is at that moment.
@@ -32,6 +34,7 @@ OPERATIONS = st.lists(
                 "submit batch",
                 *["claim"] * 3,
                 *["start", "succeed", "fail", "lose", "hand back", "stale report"],
+                *["progress"] * 2,
                 *["cancel", "request cancel", "retry by hand", "pause", "resume"],
                 *["tick"] * 3,
             ]
@@ -64,6 +67,8 @@ class Machine:
                 self.model.paused = self.model.paused - {queue} | (
                     {queue} if name == "pause" else set()
                 )
+            case "progress":
+                self._tell(x, y)
             case "tick":
                 await self._tick([0.4, 1.0, 2.5, 7.0][x % 4])
             case _:
@@ -99,7 +104,7 @@ class Machine:
         slots = 1 + y % 3
         types = MEANT[(y // 4) % len(MEANT)]
         assignments = await self.driver.claim(
-            slots, queues=queues, worker_id=f"w{x % 2}", types=types
+            slots, queues=queues, worker_id=WORKERS[x % 2], types=types
         )
         expected = self.model.claim(queues, slots, types)
         assert [a.id for a in assignments] == [job.id for job in expected]
@@ -108,6 +113,19 @@ class Machine:
             assert assignment.lease not in job.old_leases
             job.lease = assignment.lease
             job.old_leases.append(assignment.lease)
+
+    def _tell(self, x: int, y: int) -> None:
+        """A word of some attempt, over or not. Both workers say it: only one of them may."""
+        jobs = [job for job in self.model.jobs if job.old_leases]
+        if not jobs:
+            return
+        job = jobs[x % len(jobs)]
+        lease = job.old_leases[-1 - y % min(2, len(job.old_leases))]
+        value = (y % 8) / 8
+        for name in WORKERS:
+            self.driver.store.pulse(name, 1, [], [], {lease: Progress.of(value, "")})
+        if job.lease == lease:
+            job.told[lease] = value
 
     async def _tick(self, seconds: float) -> None:
         self.driver.clock.advance(seconds)
@@ -163,6 +181,7 @@ class Machine:
             expected.retry_count,
             expected.version,
         ), expected
+        assert (job.progress and job.progress.value) == expected.progress, expected
 
 
 async def run(store_name: str, places: Places, operations: list[tuple[str, int, int]]) -> None:
@@ -172,6 +191,8 @@ async def run(store_name: str, places: Places, operations: list[tuple[str, int, 
     try:
         await driver.queue("q")
         await driver.queue("r", capacity=CAPACITY)
+        for name in WORKERS:
+            await driver.store.register_worker(worker(name))
         machine = Machine(driver)
         machine.model.now = clock.now()
         for operation in operations:

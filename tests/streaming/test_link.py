@@ -14,6 +14,7 @@ from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import Assignment, JobSpec, NewJob, Queue, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.observer import Deaf
+from jobqueue.core.progress import Progress
 from jobqueue.core.store import Claim
 from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.events.dispatch.worker import KafkaDispatch
@@ -212,6 +213,20 @@ async def test_what_nobody_told_is_found_with_the_heartbeat(bench: Bench) -> Non
     assert {(await hand.take()).id for _ in range(2)} == {jobs[1].id, jobs[2].id}
     bench.tell(*jobs)
     await bench.settled()
+
+
+async def test_a_heartbeat_brings_progress_to_the_store(bench: Bench) -> None:
+    hand = bench.hand
+    hand.link.grant(1)
+    (job,) = await bench.assign()
+    bench.tell(job)
+    await hand.start(await hand.take())
+    told = {job.lease: Progress.of(0.25, "1 of 4 files")}
+    await asyncio.to_thread(hand.link.pulse, [job.lease], [job.lease], False, progress=told)
+    seen = await bench.other.get(job.id)
+    assert seen is not None
+    assert seen.progress is not None
+    assert (seen.progress.value, seen.progress.text) == (0.25, "1 of 4 files")
 
 
 async def test_a_lease_that_runs_without_the_worker_is_lost_after_two_heartbeats(

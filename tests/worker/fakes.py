@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.api import Inbox
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo
 from jobqueue.core.lifecycle import Move
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.worker.registry import Registry, TaskOptions, define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
@@ -36,6 +37,7 @@ class FakeServer:
         self.pulses: list[list[int]] = []
         self.begun: list[list[int]] = []
         self.complete: list[bool] = []
+        self.progress: list[dict[int, Progress]] = []
         self.beat = threading.Event()
         self.answer: Callable[[Sequence[int]], Pulse] = lambda leases: Pulse(True)
         self._changed = asyncio.Event()
@@ -70,8 +72,10 @@ class FakeServer:
         begun: Sequence[int] = (),
         complete: bool = True,
         fresh: bool = False,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         self.pulses.append(list(leases))
+        self.progress.append(dict(progress))
         self.begun.append(list(begun))
         self.complete.append(complete)
         self.beat.set()

@@ -47,10 +47,29 @@ def spin_with_child(pid_file: str) -> None:
 
 
 def wait_for_cancel(ctx: Context) -> str:
-    ctx.progress({"at": 1})
+    ctx.progress(0.5, "waiting")
     while not ctx.cancelled:
         time.sleep(0.005)
     return "stopped"
+
+
+def count_and_wait(ctx: Context) -> str:
+    for n in range(1, 20_001):
+        ctx.progress(n / 20_000, f"step {n}")
+    while not ctx.cancelled:
+        time.sleep(0.005)
+    return "stopped"
+
+
+async def report_in_a_loop_of_its_own(ctx: Context) -> str:
+    ctx.progress(None, "no loop of the worker's")
+    while not ctx.cancelled:
+        await asyncio.sleep(0.005)
+    return "stopped"
+
+
+def report_nonsense(ctx: Context) -> None:
+    ctx.progress(40)
 
 
 def crash() -> None:

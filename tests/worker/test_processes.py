@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jobqueue.core.lifecycle import Move
+from jobqueue.core.progress import Progress
 from jobqueue.worker.registry import Registry, TaskOptions, define
 from tests import patience
 from tests.worker import handlers
@@ -111,7 +112,7 @@ async def test_cancel_of_a_handler_that_looks_at_the_flag(server: FakeServer) ->
         while execution.context is None or execution.context.latest_progress is None:
             assert not limit.over
             await asyncio.sleep(0.005)
-        assert execution.context.latest_progress == {"at": 1}
+        assert execution.context.latest_progress == Progress(0.5, "waiting")
         worker.cancel([job.lease])
         assert (await server.end(job)).move is Move.ACKNOWLEDGE_CANCEL
 

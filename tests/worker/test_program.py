@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from subprocess import PIPE
@@ -10,11 +11,13 @@ import pytest
 import uvloop
 
 from jobqueue.core.lifecycle import Move
+from jobqueue.core.progress import Progress
 from jobqueue.worker.executors.program import Conversation
 from jobqueue.worker.executors.spawn import Spawned
 from tests import patience
 from tests.worker.fakes import FakeServer, Worker
 from tests.worker.test_processes import gone
+from tests.worker.test_progress import told
 
 
 def shell(script: str) -> list[str]:
@@ -134,3 +137,73 @@ def test_a_program_that_ends_before_it_is_spoken_to() -> None:
         assert await patience.wait_for(Conversation(process, 100).hold(b"x" * 100_000), 10) == 0
 
     uvloop.run(talk())
+
+
+async def test_a_program_tells_how_far_it_is(server: FakeServer, tmp_path: Path) -> None:
+    go_on, finish = tmp_path / "go-on", tmp_path / "finish"
+    script = f"""
+        echo "0.25 1 of 4 files" > "$JQ_PROGRESS"
+        until test -e {go_on}; do sleep 0.01; done
+        echo "- counting" > "$JQ_PROGRESS"
+        until test -e {finish}; do sleep 0.01; done
+        echo done
+    """
+    async with Worker(server, exec_command=shell(script)):
+        job = server.deliver()
+        await told(server, job.lease, Progress(0.25, "1 of 4 files"))
+        go_on.touch()
+        await told(server, job.lease, Progress(None, "counting"))
+        finish.touch()
+        assert (await server.end(job)).result == b"done\n"
+
+
+async def test_of_much_that_a_program_tells_the_last_counts(server: FakeServer) -> None:
+    script = """
+        i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo "0.5 step $i"; done > "$JQ_PROGRESS"
+        cat > /dev/null; sleep 600
+    """
+    async with Worker(server, exec_command=shell(script)):
+        job = server.deliver()
+        await told(server, job.lease, Progress(0.5, "step 20000"))
+
+
+async def test_a_line_that_is_no_progress_is_ignored_and_logged_once(
+    server: FakeServer, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go-on"
+    script = f"""
+        echo "12 of 30 files" > "$JQ_PROGRESS"
+        until test -e {go_on}; do sleep 0.01; done
+        sleep 0.3
+        echo "nearly there" > "$JQ_PROGRESS"
+        sleep 0.3
+        echo "1" > "$JQ_PROGRESS"
+        sleep 600
+    """
+
+    def complaints() -> list[str]:
+        return [one.getMessage() for one in caplog.records if "ignored a line" in one.getMessage()]
+
+    async with Worker(server, exec_command=shell(script)):
+        job = server.deliver()
+        limit = patience.Limit(20)
+        while not complaints():
+            assert not limit.over
+            await asyncio.sleep(0.005)
+        go_on.touch()
+        await told(server, job.lease, Progress(1.0))
+    assert complaints() == [
+        "ignored a line that the program wrote: "
+        "progress.value: must be 0 to 1 (0.25 is 25 %), got 12.0"
+    ]
+
+
+async def test_what_a_program_leaves_running_does_not_hold_its_end_up(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    """Not even if it has the pipe for progress, and nothing else, open."""
+    pid = tmp_path / "pid"
+    script = f"sleep 600 < /dev/null > /dev/null 2>&1 & echo $! > {pid}; echo done"
+    async with Worker(server, exec_command=shell(script)):
+        assert (await server.end(server.deliver())).result == b"done\n"
+        os.kill(int(pid.read_text()), signal.SIGKILL)

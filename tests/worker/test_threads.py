@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 from jobqueue.core.job import Transition
+from jobqueue.core.progress import Progress
 from jobqueue.worker.context import Context
 from jobqueue.worker.execution import Endings, Execution, Stop
 from jobqueue.worker.executors.thread import ThreadExecutor
@@ -24,6 +25,9 @@ class FakeHost:
 
     def begun(self, execution: Execution) -> None:
         self.changed.set()
+
+    def advanced(self, lease: int, progress: Progress) -> None:
+        raise AssertionError("no handler here reports progress")
 
     def ended(self, execution: Execution, report: Transition) -> None:
         self.ends.append(execution)
@@ -59,10 +63,11 @@ async def test_a_job_that_no_thread_has_taken_can_be_withdrawn(server: FakeServe
 
 
 async def test_a_stop_before_the_context_exists_is_not_missed(server: FakeServer) -> None:
-    executor = ThreadExecutor(FakeHost(), Endings(1000), limit=1)
+    host = FakeHost()
+    executor = ThreadExecutor(host, Endings(1000), limit=1)
     waiting = WaitingSlots(WorkerSettings(id="w1"))
     execution = Execution(server.job(), None, executor, 0.0, waiting)
     execution.stop = Stop.CANCELLED
     executor.interrupt(execution)
-    assert execution.make_context().cancelled
+    assert execution.make_context(host.advanced).cancelled
     await executor.close()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Annotated
 
@@ -12,6 +15,8 @@ from jobqueue.cli import ctl_submit
 from jobqueue.cli.asking import YesOption, ask, is_asked
 from jobqueue.cli.display import (
     NONE,
+    JobBar,
+    ago,
     content_for_people,
     local_time,
     note,
@@ -19,15 +24,17 @@ from jobqueue.cli.display import (
     print_fields,
     print_json,
     print_table,
+    progress_line,
 )
-from jobqueue.cli.documents import event_document, job_document
+from jobqueue.cli.documents import Document, event_document, job_document, progress_document
 from jobqueue.cli.program import clean, examples
 from jobqueue.cli.session import OutputOption, Session, session
 from jobqueue.core.api import Backend
-from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed
+from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed, JobQueueError
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import MAX_PAGE, Event, Job, JobQuery, Page
 from jobqueue.core.lifecycle import TERMINAL, State, parse_state
+from jobqueue.core.progress import Progress
 
 app = typer.Typer(help="Submit jobs, look at them, act on them.", no_args_is_help=True)
 app.command("submit", epilog=ctl_submit.EXAMPLES)(ctl_submit.submit)
@@ -39,6 +46,7 @@ LimitOption = Annotated[
         min=1, help="Show so many, and no more. Without it: 20, and on a terminal page by page."
     ),
 ]
+_FIRST_LOOK, _NEXT_LOOK = 0.1, 1.0  # seconds before a look at the progress of a running job
 _STATES = ", ".join(state.name for state in State)
 _ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
 
@@ -72,7 +80,9 @@ def show_job(job: Job, chosen: Session) -> None:
         ("Started", local_time(job.started_at)),
         ("Completed", local_time(job.completed_at)),
     ]
+    told = job.progress
     optional = [
+        ("Progress", "" if told is None else f"{progress_line(told)} ({ago(told.at)})"),
         ("Runs at", local_time(job.run_at) if job.run_at else ""),
         ("Expires", local_time(job.expires_at) if job.expires_at else ""),
         ("Next retry", local_time(job.next_retry_at) if job.next_retry_at else ""),
@@ -269,7 +279,10 @@ def delete(
 
 @app.command(epilog=examples(f"jq-ctl job watch {_ID}"))
 def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
-    """Follow a job's transitions until it ends. As JSON: one object on a line for each."""
+    """Follow a job's transitions, and its progress while it runs, until it ends.
+
+    As JSON: one object on a line for each; that of a progress has "progress" in it.
+    """
     chosen = session(context)
     wanted = parse_job_id(job_id)
 
@@ -277,11 +290,13 @@ def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) ->
         found = await chosen.within(backend.get(wanted))  # an unknown job is told at once
         if found.hint:
             note(f"note: the job waits: {clean(found.hint)}")
-        async for event in backend.watch(wanted):
-            if chosen.json:
-                print_json_line(event)
-            else:
-                typer.echo(clean("  ".join(_event_row(event)[1:6])))
+        bar = JobBar() if on_terminal() and not chosen.json else None
+        try:
+            async for news in _followed(chosen, backend, wanted):
+                _show_news(news, chosen, bar)
+        finally:
+            if bar is not None:
+                bar.hide()
         return await chosen.within(backend.get(wanted))
 
     job = chosen.converse(follow)
@@ -289,8 +304,57 @@ def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) ->
         raise JobFailed(job.id, job.reason.value, job.error)
 
 
-def print_json_line(event: Event) -> None:
-    """One event as it happens."""
-    import json
+async def _followed(chosen: Session, backend: Backend, job_id: str) -> AsyncIterator[Event | Job]:
+    """A job's transitions and, while it runs, the job whenever its progress has changed."""
+    events = backend.watch(job_id)
+    upcoming = asyncio.ensure_future(_next(events))
+    pause: float | None = None  # before the next look; None: it does not run
+    shown: Progress | None = None
+    try:
+        while True:
+            await asyncio.wait({upcoming}, timeout=pause)
+            if upcoming.done():
+                event = upcoming.result()
+                if event is None:
+                    return
+                yield event
+                upcoming = asyncio.ensure_future(_next(events))
+                pause = _FIRST_LOOK if event.to_state is State.RUNNING else None
+                continue
+            pause = _NEXT_LOOK
+            try:
+                job = await chosen.within(backend.get(job_id))
+            except JobQueueError:  # the transitions are what counts
+                continue
+            if job.progress is not None and job.progress != shown:
+                shown = job.progress
+                yield job
+    finally:
+        upcoming.cancel()
 
-    typer.echo(json.dumps(event_document(event), ensure_ascii=False))
+
+async def _next(events: AsyncIterator[Event]) -> Event | None:
+    return await anext(events, None)
+
+
+def _show_news(news: Event | Job, chosen: Session, bar: JobBar | None) -> None:
+    if isinstance(news, Event):
+        if bar is not None:
+            bar.hide()
+        if chosen.json:
+            print_json_line(event_document(news))
+        else:
+            typer.echo(clean("  ".join(_event_row(news)[1:6])))
+    elif (told := news.progress) is not None:
+        if chosen.json:
+            document = {"progress": progress_document(told), "attempt": news.attempt}
+            print_json_line(document)
+        elif bar is not None:
+            bar.show(told)
+        else:
+            typer.echo(f"{local_time(told.at, precise=True)}  progress  {progress_line(told)}")
+
+
+def print_json_line(document: Document) -> None:
+    """One thing as it happens."""
+    typer.echo(json.dumps(document, ensure_ascii=False))

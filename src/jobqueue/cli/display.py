@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
+import rich.progress
 import typer
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from jobqueue.cli.documents import as_json
 from jobqueue.cli.program import clean
 from jobqueue.core.job import WorkerStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.progress import Progress
 
 NONE = "-"
 NO_TYPE = "(no type)"
@@ -237,19 +240,47 @@ def staying(number: int, which: str = "") -> str:
     return f"{counted(number, noun)} {'stays' if number == 1 else 'stay'} behind"
 
 
-class Bar:
-    """Progress that a caller advances."""
+def progress_line(told: Progress) -> str:
+    """How far a running job is: ``40 %  12 of 30 files``."""
+    # 100 % is the end, so nothing is rounded up; but 0.29 * 100 is a little less than 29.
+    percent = "" if told.value is None else f"{math.floor(told.value * 100 + 1e-6)} %"
+    return clean("  ".join(filter(None, (percent, told.text))))
 
-    def __init__(self, progress: Progress, total: int | None, label: str) -> None:
-        self._progress = progress
-        self._task = progress.add_task(label, total=total)
+
+class JobBar:
+    """A bar below the lines that are printed: how far a running job is. Only on a terminal."""
+
+    def __init__(self) -> None:
+        columns = (BarColumn(), TextColumn("{task.description}", markup=False))
+        self._bar = rich.progress.Progress(*columns, console=Console(), transient=True)
+        self._task = self._bar.add_task("", total=1.0)
+
+    def show(self, told: Progress) -> None:
+        """Draw it anew."""
+        total = None if told.value is None else 1.0
+        self._bar.update(
+            self._task, total=total, completed=told.value or 0.0, description=progress_line(told)
+        )
+        self._bar.start()
+
+    def hide(self) -> None:
+        """Remove it; the next line is printed in its place."""
+        self._bar.stop()
+
+
+class Bar:
+    """A bar that a caller advances."""
+
+    def __init__(self, bar: rich.progress.Progress, total: int | None, label: str) -> None:
+        self._bar = bar
+        self._task = bar.add_task(label, total=total)
 
     def advance(self, count: int = 1) -> None:
         """Another ``count`` are done. There may be more than were expected."""
-        self._progress.advance(self._task, count)
-        task = self._progress.tasks[self._task]
+        self._bar.advance(self._task, count)
+        task = self._bar.tasks[self._task]
         if task.total is not None and task.completed > task.total:
-            self._progress.update(self._task, total=task.completed)
+            self._bar.update(self._task, total=task.completed)
 
 
 @contextmanager
@@ -262,7 +293,7 @@ def progress(label: str, total: int | None) -> Iterator[Bar]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(
+    with rich.progress.Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         yield Bar(bar, total, label)

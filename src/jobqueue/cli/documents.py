@@ -8,6 +8,7 @@ from typing import Any
 
 from jobqueue.core.job import Event, Health, Job, QueueStats, Worker
 from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.progress import Progress
 from jobqueue.logs import timestamp
 
 Document = dict[str, Any]
@@ -75,8 +76,16 @@ def job_document(job: Job) -> Document:
         "timeout": job.timeout,
         "cancel_requested": job.cancel_requested,
         "hint": job.hint,
+        "progress": progress_document(job.progress),
     }
     return document
+
+
+def progress_document(progress: Progress | None) -> Document | None:
+    """How far a running attempt has come."""
+    if progress is None:
+        return None
+    return {"value": progress.value, "text": progress.text, "at": rfc3339(progress.at)}
 
 
 def event_document(event: Event) -> Document:

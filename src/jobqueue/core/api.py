@@ -3,7 +3,7 @@ clients implement them over gRPC, so that a caller cannot tell the two apart."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from jobqueue.core.job import (
@@ -28,6 +28,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
+from jobqueue.core.progress import NO_PROGRESS, Progress
 
 
 class ClientApi(Protocol):
@@ -122,13 +123,15 @@ class Link(Protocol):
         begun: Sequence[int] = (),
         complete: bool = True,
         fresh: bool = False,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """Heartbeat. Blocking, from any thread.
 
         ``begun`` are the leases whose execution has begun, told or not: their assignment does not
         time out. ``complete=False``: the loop has not looked at everything delivered, so that a
         lease that is missing from the list proves nothing. ``fresh``: the list was made after
-        this link was there, so that nothing from before can still be under way.
+        this link was there, so that nothing from before can still be under way. ``progress`` has
+        what is new since the last heartbeat that was answered, by lease.
         """
         ...
 
@@ -159,6 +162,7 @@ class AttendanceApi(Protocol):
         leases: Sequence[int],
         begun: Sequence[int] = (),
         complete: bool = True,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """Heartbeat, like ``Link.pulse``. Blocking, from any thread."""
         ...

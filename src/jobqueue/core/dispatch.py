@@ -7,11 +7,12 @@ or gets it late finds in the store what is so.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from jobqueue.core.job import Assignment, Pulse, WorkerStatus
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Claim, Store, Term
 
 
@@ -83,6 +84,7 @@ class DispatchStore(Store, Protocol):
         incarnation: int,
         leases: Sequence[int],
         begun: Sequence[int] = (),
+        progress: Mapping[int, Progress] = NO_PROGRESS,
         *,
         overrun: int | None = None,
     ) -> Pulse:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from jobqueue.core.errors import JobQueueError, KeyConflict
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
+from jobqueue.core.progress import Progress
 
 T = TypeVar("T")
 
@@ -129,6 +130,7 @@ class Job:
     reason: Reason = Reason.SUBMITTED  # of the latest transition
     # Why it does not go on, for people: set by the engine when a single job is read.
     hint: str = ""
+    progress: Progress | None = None  # of the attempt that runs; None: it said nothing yet
 
     def __post_init__(self) -> None:
         self.set_start(self.started_at)

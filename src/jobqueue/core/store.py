@@ -9,7 +9,7 @@ each item whether it applied. Not for implementing outside this package: it may 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,6 +34,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.progress import NO_PROGRESS, Progress
 
 if TYPE_CHECKING:
     from jobqueue.core.restore import Restored, Told
@@ -394,10 +395,15 @@ class Store(Protocol):
         incarnation: int,
         leases: Sequence[int],
         begun: Sequence[int] = (),
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """Record a heartbeat that lists the leases held, and which of them are being executed.
 
         The assignment timeout of those begins anew: only the report of their start is late.
+
+        ``progress`` has the news by lease. Of a lease that this worker holds it is kept, with the
+        store's time, and shown with the job while the job is RUNNING under that lease. It is no
+        transition, and it may be lost with the server that keeps it.
 
         Blocking, and callable from any thread: heartbeats must survive a blocked loop. ``lost``
         names listed leases that do not stand, ``unlisted`` leases that stand but were not listed.

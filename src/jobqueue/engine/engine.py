@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import cast
 
 from jobqueue.core.api import Inbox, Link
@@ -38,6 +38,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
 from jobqueue.core.waiting import is_set_within
@@ -449,9 +450,10 @@ class Engine(OperatorCalls):
         leases: Sequence[int],
         begun: Sequence[int] = (),
         complete: bool = True,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """See ``AttendanceApi.pulse``."""
-        return self._pulses.beat(worker_id, incarnation, leases, begun, complete)
+        return self._pulses.beat(worker_id, incarnation, leases, begun, complete, progress)
 
     async def leave(self, worker_id: str, incarnation: int) -> None:
         """See ``AttendanceApi.leave``."""

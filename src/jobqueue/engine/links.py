@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Pulse, Transition, WorkerStatus
 from jobqueue.core.lifecycle import REPORTABLE, Move
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Store
 from jobqueue.engine.admission import MAX_SECONDS
 from jobqueue.engine.pulses import Pulses
@@ -68,13 +69,16 @@ class EngineLink:
         begun: Sequence[int] = (),
         complete: bool = True,
         fresh: bool = False,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """See ``Link.pulse``."""
         info = self._session.info
         # The first list on a new link settles what was given before it, and says nothing of what
         # may be under way on it now: it is no heartbeat that a lease could be missed by.
         first = fresh and complete and not self._listed
-        answer = self._pulses.beat(info.id, info.incarnation, leases, begun, complete and not first)
+        answer = self._pulses.beat(
+            info.id, info.incarnation, leases, begun, complete and not first, progress
+        )
         if first and answer.known:
             self._listed = True
             before = self._session.inherited

@@ -45,7 +45,8 @@ async def read_page(
 
 def job_bytes(job: Job) -> int:
     """About what a job takes in a message."""
-    texts = (job.error, job.key or "", job.queue, job.type, *job.labels, *job.labels.values())
+    said = "" if job.progress is None else job.progress.text
+    texts = (job.error, job.key or "", job.queue, job.type, said, *job.labels, *job.labels.values())
     contents = len(job.payload) + len(job.result or b"")
     return _FIELDS + contents + sum(map(_encoded, texts))
 

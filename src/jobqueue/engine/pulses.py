@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jobqueue.core.job import Held, Pulse, Transition
 from jobqueue.core.lifecycle import State
+from jobqueue.core.progress import Progress
 from jobqueue.core.store import Store
 from jobqueue.engine.scheduler import Scheduler
 
@@ -36,13 +37,14 @@ class Pulses:
         leases: Sequence[int],
         begun: Sequence[int],
         complete: bool,
+        progress: Mapping[int, Progress],
     ) -> Pulse:
         """Blocking, from any thread."""
         session = self._scheduler.sessions.get(worker_id)
         if session is not None and session.info.incarnation != incarnation:
             session = None
         counted = set() if session is None else session.held.copy()
-        answer = self._store.pulse(worker_id, incarnation, leases, begun)
+        answer = self._store.pulse(worker_id, incarnation, leases, begun, progress)
         if session is not None and answer.known:
             counted.difference_update(one.lease for one in answer.unlisted)
             counted.difference_update(set(leases).difference(answer.lost))

@@ -22,6 +22,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.progress import Progress
 from jobqueue.core.store import DeadLetters
 
 MAX_SEQ = 2**63 - 1
@@ -41,7 +42,7 @@ class Rows:
         (job_id, seq, queue, kind, payload, priority, max_retries, state, version, attempt,
          retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels,
          worker, cancel, started_at, completed_at, next_retry_at, result, error,
-         reason) = row  # fmt: skip
+         reason, progress) = row  # fmt: skip
         return Job(
             id=self.job_id(job_id),
             seq=seq,
@@ -70,6 +71,7 @@ class Rows:
             result=result,
             error=error or "",
             reason=self.reasons[reason],
+            progress=_progress(progress),
         )
 
     def event(self, row: Any) -> Event:
@@ -110,6 +112,13 @@ class Rows:
             last_seen=last_seen,
             running=running,
         )
+
+
+def _progress(column: str | None) -> Progress | None:
+    if column is None:
+        return None
+    value, text, at = json.loads(column)
+    return Progress(None if value is None else float(value), text, float(at))
 
 
 def held_row(row: Any) -> Held:

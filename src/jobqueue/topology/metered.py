@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jobqueue.core.api import DispatchApi, Inbox, Link
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.observer import Observer
+from jobqueue.core.progress import NO_PROGRESS, Progress
 
 _SLACK = 1_000
 
@@ -119,9 +120,10 @@ class _MeteredLink:
         begun: Sequence[int] = (),
         complete: bool = True,
         fresh: bool = False,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """See ``Link.pulse``."""
-        answer = self._link.pulse(leases, begun, complete, fresh)
+        answer = self._link.pulse(leases, begun, complete, fresh, progress)
         self._counting.lost(answer.lost)
         return answer
 

@@ -27,14 +27,17 @@ from typing import Any
 from jobqueue import logs
 from jobqueue.core.attempt import enter_attempt
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.progress import Progress
 from jobqueue.worker import frames
 from jobqueue.worker.context import Context
 from jobqueue.worker.execution import describe, retry_after, retryable, too_large
-from jobqueue.worker.frames import Cancel, Done, Failed, FromChild, Progress, Ready, Run, Waiting
+from jobqueue.worker.frames import Advance, Cancel, Done, Failed, FromChild, Ready, Run, Waiting
+from jobqueue.worker.progress import Throttle
 from jobqueue.worker.task import TaskDefinition, define
 
 SCRIPT_MODULE = "__jobqueue_main__"
 _PR_SET_PDEATHSIG = 1
+_PROGRESS_PAUSE = 0.2  # the loop of the worker serves other jobs as well
 
 
 class _Attempt:
@@ -97,6 +100,10 @@ class Child:
         os._exit(0)  # not sys.exit: the handler must not outlive its worker
 
     def _context(self, job: Run) -> Context:
+        def advanced(progress: Progress) -> None:
+            with contextlib.suppress(OSError):  # the worker is gone, and this process goes, too
+                self.send(Advance(job.lease, progress.value, progress.text))
+
         return Context(
             job_id=job.job_id,
             queue=job.queue,
@@ -107,7 +114,7 @@ class Child:
             labels=job.labels,
             payload=job.payload,
             deadline=None if job.timeout is None else time.monotonic() + job.timeout,
-            on_progress=lambda value: self.send(Progress(value)),
+            on_progress=Throttle(_PROGRESS_PAUSE, advanced),
         )
 
     def _execute(self, job: Run) -> Done | Failed:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.core.progress import Progress
 from jobqueue.worker.outcomes import JobCancelled
-
-log = logging.getLogger("jobqueue.worker")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -27,8 +24,8 @@ class Context:
     labels: Mapping[str, str] = field(default_factory=dict)
     payload: bytes = b""
     deadline: float | None = None  # by time.monotonic(); None = no timeout
-    latest_progress: Any = None
-    on_progress: Callable[[Any], None] | None = field(default=None, repr=False)
+    latest_progress: Progress | None = None
+    on_progress: Callable[[Progress], None] | None = field(default=None, repr=False)
     # Plain attributes: reading and writing them is atomic, a lock per job would cost more.
     _cancelled: bool = False
     _noticed: bool = False
@@ -52,12 +49,19 @@ class Context:
             return None
         return max(0.0, self.deadline - time.monotonic())
 
-    def progress(self, value: Any) -> None:
-        """Note how far the handler has come; any JSON value."""
-        self.latest_progress = value
+    def progress(self, value: float | None = None, text: str = "") -> None:
+        """Tell whoever looks at the job how far the handler has come: ``progress(0.4, "4 of 10")``.
+
+        ``value`` is 0 to 1, or None if the handler cannot tell. ``text`` is shown as one line; what
+        is longer than 200 characters is cut. The last word counts and is shown about a second
+        later, until the attempt ends. Call it as often as you like.
+        """
+        said = Progress.of(value, text)
+        if said == self.latest_progress:
+            return
+        self.latest_progress = said
         if self.on_progress is not None:
-            self.on_progress(value)
-        log.debug("progress", extra={"job_id": self.job_id, "queue": self.queue, "progress": value})
+            self.on_progress(said)
 
     def request_cancel(self, *, noticed: bool = False) -> None:
         """Raise the flag. Called by the runtime; ``noticed`` if the handler saw it elsewhere."""

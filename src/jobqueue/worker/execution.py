@@ -8,10 +8,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.progress import Progress
 from jobqueue.worker.context import Context
 from jobqueue.worker.outcomes import Abort, PlainFailure, RetryLater, UnknownTask
 from jobqueue.worker.task import TaskDefinition
@@ -98,8 +100,8 @@ class Execution:
         limit = self.assignment.expires_in
         return limit is not None and now - self.received >= limit
 
-    def make_context(self, on_progress: Callable[[Any], None] | None = None) -> Context:
-        """The context its handler gets."""
+    def make_context(self, on_progress: Callable[[int, Progress], None]) -> Context:
+        """The context its handler gets. ``on_progress`` is told the lease and how far it is."""
         job, timeout = self.assignment, self.timeout
         context = Context(
             job_id=job.id,
@@ -111,7 +113,7 @@ class Execution:
             labels=job.labels,
             payload=job.payload,
             deadline=None if timeout is None else self.begun + timeout,
-            on_progress=on_progress,
+            on_progress=partial(on_progress, job.lease),
         )
         self.context = context
         if self.stop is not None:  # asked for before there was a flag to raise
@@ -152,6 +154,10 @@ class Host(Protocol):
 
     def begun(self, execution: Execution) -> None:
         """The handler has begun to run, elsewhere."""
+        ...
+
+    def advanced(self, lease: int, progress: Progress) -> None:
+        """The attempt has come further. From any thread."""
         ...
 
     def ended(self, execution: Execution, report: Transition) -> None:

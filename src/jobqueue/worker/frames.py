@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Any
 
 import msgspec
 
@@ -42,10 +41,12 @@ class Ready(msgspec.Struct, tag="ready", tag_field="is"):
     """From the process: it is up."""
 
 
-class Progress(msgspec.Struct, tag="progress", tag_field="is"):
+class Advance(msgspec.Struct, tag="advance", tag_field="is"):
     """From the process: how far the handler has come."""
 
-    value: Any
+    lease: int
+    value: float | None
+    text: str
 
 
 class Waiting(msgspec.Struct, tag="waiting", tag_field="is"):
@@ -71,7 +72,7 @@ class Failed(msgspec.Struct, tag="failed", tag_field="is"):
 
 
 ToChild = Run | Cancel
-FromChild = Ready | Progress | Waiting | Done | Failed
+FromChild = Ready | Advance | Waiting | Done | Failed
 
 _encoder = msgspec.json.Encoder()
 _to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)

@@ -28,6 +28,7 @@ from jobqueue.core.errors import (
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import Move
+from jobqueue.core.progress import Progress
 from jobqueue.worker.attempt_log import AttemptLog
 from jobqueue.worker.context import Context
 from jobqueue.worker.execution import Endings, Execution, Stop
@@ -36,6 +37,7 @@ from jobqueue.worker.heartbeat import Heartbeat
 from jobqueue.worker.loop_watch import LoopWatch
 from jobqueue.worker.outbox import Outbox
 from jobqueue.worker.outcomes import UnknownTask
+from jobqueue.worker.progress import ProgressNews
 from jobqueue.worker.registry import Registry, TaskDefinition, define
 from jobqueue.worker.settings import WorkerSettings
 from jobqueue.worker.waiting import WaitingSlots
@@ -65,6 +67,7 @@ class WorkerRuntime:
         self._link: Link | None = None
         # Leases the server counts on: listed in heartbeats until their end is answered.
         self._held: dict[int, Execution] = {}
+        self._progress = ProgressNews()
         # Executions that occupy a slot. One that timed out may stay here after its report.
         self._running: dict[int, Execution] = {}
         self._taking = False
@@ -260,7 +263,15 @@ class WorkerRuntime:
         assert link is not None
         held = list(self._held.items())  # a dict is copied to a list in one step
         begun = [lease for lease, execution in held if execution.begun]
-        return link.pulse([lease for lease, _ in held], begun, awake)
+        progress = self._progress.take(self._held)
+        known = False
+        try:
+            pulse = link.pulse([lease for lease, _ in held], begun, awake, progress=progress)
+            known = pulse.known
+        finally:
+            if not known:
+                self._progress.give_back(progress)
+        return pulse
 
     def _on_pulse(self, pulse: Pulse) -> None:
         if not pulse.known:
@@ -368,6 +379,11 @@ class WorkerRuntime:
             left = execution.begun + timeout - time.monotonic()
             execution.timer = self._loop.call_later(max(0.0, left), self._time_out, execution)
         self._outbox.started(execution)
+
+    def advanced(self, lease: int, progress: Progress) -> None:
+        """The attempt has come further: the next heartbeat tells it, and comes soon."""
+        self._progress.add(lease, progress)
+        self._heartbeat.hurry()
 
     def ended(self, execution: Execution, report: Transition) -> None:
         """The handler has really ended: its slot is free."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jobqueue.core.api import Inbox, Link
 from jobqueue.core.job import (
@@ -14,6 +14,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.engine.engine import Engine
 from tests import patience
 
@@ -86,8 +87,9 @@ class GatedLink:
         begun: Sequence[int] = (),
         complete: bool = True,
         fresh: bool = False,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ):
-        return self._link.pulse(leases, begun, complete, fresh)
+        return self._link.pulse(leases, begun, complete, fresh, progress)
 
     async def drain(self) -> None:
         self.drains += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 
 import grpc
@@ -144,6 +145,19 @@ WORKER = [
     ("Report", w.ReportRequest(worker_id="w", incarnation=6), MISSING, None),
     ("Heartbeat", w.HeartbeatRequest(worker_id="w"), INVALID, "incarnation"),
     ("Heartbeat", w.HeartbeatRequest(worker_id="w", incarnation=5, leases=[0]), INVALID, "leases"),
+    *(
+        (
+            "Heartbeat",
+            w.HeartbeatRequest(worker_id="w", incarnation=5, progress=[bad]),
+            INVALID,
+            field,
+        )
+        for bad, field in (
+            (w.LeaseProgress(lease=1, value=40), "progress.value"),
+            (w.LeaseProgress(lease=1, value=math.nan), "progress.value"),
+            (w.LeaseProgress(lease=1), "progress"),
+        )
+    ),
     ("Deregister", w.DeregisterRequest(worker_id="w"), INVALID, "incarnation"),
 ]
 
@@ -253,8 +267,15 @@ async def connected(stubs, **fields):
         w.ConnectRequest(slots=3),
         w.ConnectRequest(reports=[w.ReportBatch(number=1, freed=3)]),
         w.ConnectRequest(beat=w.Beat(leases=[0])),
+        w.ConnectRequest(beat=w.Beat(progress=[w.LeaseProgress(lease=1, value=-1)])),
     ],
-    ids=["second hello", "slots beyond concurrency", "freed beyond concurrency", "bad lease"],
+    ids=[
+        "second hello",
+        "slots beyond concurrency",
+        "freed beyond concurrency",
+        "bad lease",
+        "bad progress",
+    ],
 )
 async def test_a_stream_that_breaks_the_rules_is_ended(stubs, message):
     stream = await connected(stubs)

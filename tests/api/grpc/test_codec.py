@@ -63,6 +63,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import REPORTABLE, Move, Reason, State
+from jobqueue.core.progress import Progress
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
 
 text = st.text(max_size=20)
@@ -121,6 +122,7 @@ jobs = st.builds(
     result=maybe(st.binary(max_size=20)),
     error=text,
     reason=st.sampled_from(Reason),
+    progress=maybe(st.builds(Progress, value=maybe(st.floats(0, 1)), text=text, at=times)),
 )
 events = st.builds(
     Event,

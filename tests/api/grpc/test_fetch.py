@@ -155,6 +155,45 @@ async def test_heartbeats_on_the_stream(engine, stub):
     stream.cancel()
 
 
+async def test_a_simple_client_tells_progress_with_its_heartbeats(engine, stub):
+    (job_id,) = await submit(engine, 1)
+    (job,) = (await fetch(stub, wait=5.0)).assignments
+    await report(stub, w.REPORT_KIND_STARTED, job)
+    news = w.LeaseProgress(lease=job.lease, value=0.5, text="line 1\nline 2 " + "x" * 300)
+    of_others = w.LeaseProgress(lease=4711, value=0.5)
+    beat = w.HeartbeatRequest(**ME, leases=[job.lease], progress=[news, of_others], incomplete=True)
+    assert (await stub.Heartbeat(beat)).pulse.known
+    progress = (await engine.get(job_id)).progress
+    assert progress.value == 0.5
+    assert progress.text.startswith("line 1 line 2 xxx")
+    assert len(progress.text) == 200
+    text_alone = w.LeaseProgress(lease=job.lease, text="no number")
+    await stub.Heartbeat(w.HeartbeatRequest(**ME, leases=[job.lease], progress=[text_alone]))
+    progress = (await engine.get(job_id)).progress
+    assert (progress.value, progress.text) == (None, "no number")
+    await report(stub, w.REPORT_KIND_SUCCEEDED, job)
+    assert (await engine.get(job_id)).progress is None
+
+
+async def test_progress_on_the_stream(engine, stub):
+    (job_id,) = await submit(engine, 1)
+    stream = stub.Connect()
+    info = t.WorkerInfo(id="simple", incarnation=77, concurrency=3, queues=["default"])
+    await stream.write(w.ConnectRequest(hello=w.Hello(worker=info)))
+    await stream.read()
+    await stream.write(w.ConnectRequest(slots=1))
+    (job,) = (await stream.read()).assignments
+    started = w.Report(kind=w.REPORT_KIND_STARTED, seq=job.seq, lease=job.lease)
+    await stream.write(w.ConnectRequest(reports=[w.ReportBatch(number=1, reports=[started])]))
+    await stream.read()
+    news = w.LeaseProgress(lease=job.lease, value=1)
+    beat = w.Beat(leases=[job.lease], progress=[news])
+    await stream.write(w.ConnectRequest(beat=beat))
+    assert (await stream.read()).pulse.known
+    assert (await engine.get(job_id)).progress.value == 1
+    stream.cancel()
+
+
 async def test_a_lease_that_a_fetching_worker_never_lists_is_failed_over(stub, engine):
     """Fetches between the beats must not make the server forget what the last beat lacked."""
     (job_id,) = await submit(engine, 1)

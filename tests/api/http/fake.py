@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.errors import AlreadyExists, NotFound
@@ -29,6 +29,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
+from jobqueue.core.progress import NO_PROGRESS, Progress
 
 CREATED = 1_800_000_000.0
 
@@ -169,6 +170,7 @@ class FakeBackend:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         complete: bool = True,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         raise NotImplementedError
 

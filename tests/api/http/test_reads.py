@@ -12,6 +12,7 @@ from jobqueue.api.http import HttpSettings
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Cancellation, NotRetried, Page, Retried, RetryQuery
 from jobqueue.core.lifecycle import FAILURES, Reason, State
+from jobqueue.core.progress import Progress
 from tests.api.http.conftest import Serve
 from tests.api.http.fake import CREATED, FakeBackend, make_job
 
@@ -75,7 +76,19 @@ async def test_a_job_shows_everything(http: httpx.AsyncClient, backend: FakeBack
         "timeout": 30.0,
         "cancel_requested": False,
         "hint": "",
+        "progress": None,
     }
+
+
+async def test_a_running_job_shows_its_progress(
+    http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    told = Progress(0.25, "1 of 4 files", CREATED + 3)
+    job = backend.add(state=State.RUNNING, progress=told)
+    expected = {"value": 0.25, "text": "1 of 4 files", "at": "2027-01-15T08:00:03.000Z"}
+    assert (await http.get(f"/jobs/{job.id}")).json()["progress"] == expected
+    job.progress = Progress(None, "no number", CREATED)
+    assert (await http.get(f"/jobs/{job.id}")).json()["progress"]["value"] is None
 
 
 @pytest.mark.parametrize("content", [b"\xff\x00", b'"\xff"', b"{", b"01", b"NaN", b"{} x"])

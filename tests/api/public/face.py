@@ -84,6 +84,7 @@ class JobSeen:
     run_at: float | None
     next_retry_at: float | None
     hint: str
+    progress: tuple[float | None, str] | None  # value and text
 
 
 @dataclass

@@ -79,6 +79,7 @@ def _seen(job: Job) -> JobSeen:
         run_at=job.run_at,
         next_retry_at=job.next_retry_at,
         hint=job.hint,
+        progress=None if job.progress is None else (job.progress.value, job.progress.text),
     )
 
 

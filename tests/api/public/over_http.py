@@ -27,6 +27,12 @@ from tests.api.public.face import (
 from tests.plain_http import plain_http
 
 
+class _Progress(msgspec.Struct):
+    value: float | None
+    text: str
+    at: str
+
+
 class _Json(msgspec.Struct):
     """A job as it travels; payload and result stay the bytes they are."""
 
@@ -53,6 +59,7 @@ class _Json(msgspec.Struct):
     run_at: str | None
     next_retry_at: str | None
     hint: str
+    progress: _Progress | None
     payload: Raw = msgspec.field(default_factory=Raw)
     payload_base64: str = ""
     result: Raw = msgspec.field(default_factory=Raw)
@@ -102,6 +109,7 @@ def _seen(job: _Json) -> JobSeen:
         run_at=_maybe(job.run_at),
         next_retry_at=_maybe(job.next_retry_at),
         hint=job.hint,
+        progress=None if job.progress is None else (job.progress.value, job.progress.text),
     )
 
 

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from jobqueue.core.ids import parse_job_id
+from jobqueue.core.progress import Progress
 from jobqueue.worker.registry import Registry, define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
@@ -20,6 +21,29 @@ from tests.api.public.hand import Hand
 def states(events: object) -> list[str]:
     assert isinstance(events, list)
     return [event.to_state for event in events]
+
+
+async def test_progress_is_shown_while_the_attempt_runs(face: PublicFace, hand: Hand) -> None:
+    job_id = (await face.submit(Spec(type="copy"))).job_id
+    job = await hand.begin()
+    assert (await face.get(job_id)).progress is None
+    for value, text in ((0.25, "1 of 4 files"), (None, "the last one is long: grüße")):
+        told = {job.lease: Progress.of(value, text)}
+        await asyncio.to_thread(hand.link.pulse, [job.lease], [job.lease], progress=told)
+        running = await face.get(job_id)
+        assert running.progress == (value, text)
+        [listed] = (await face.list(type="copy")).jobs
+        assert listed.progress == (value, text)
+    before = await face.history(job_id)
+    assert len(before) == 3
+    await hand.fail(job, retry_after=0.0)
+    assert (await face.get(job_id)).progress is None
+    again = await hand.begin()
+    stale = {job.lease: Progress.of(0.9, "late")}
+    await asyncio.to_thread(hand.link.pulse, [again.lease], [again.lease], progress=stale)
+    assert (await face.get(job_id)).progress is None
+    await hand.succeed(again)
+    assert (await face.wait(job_id, 10)).progress is None
 
 
 @pytest.mark.req("jq:FR-001", "jq:FR-005", "jq:FR-029", "jq:FR-030")

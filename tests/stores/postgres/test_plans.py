@@ -12,11 +12,12 @@ import pytest
 
 from jobqueue.core.job import Queue, Transition
 from jobqueue.core.lifecycle import Move, State
+from jobqueue.core.progress import Progress
 from jobqueue.core.store import Claim, JobFilter
 from jobqueue.stores.postgres import heads, holding, streaming
 from jobqueue.stores.postgres.following import Position, Snapshot
 from jobqueue.stores.postgres.statements import SQL
-from tests.stores.driver import accept, new, spec
+from tests.stores.driver import accept, new, spec, worker
 from tests.stores.postgres.plans import watch
 
 MANY = 120_000
@@ -108,6 +109,37 @@ async def test_no_statement_reads_a_table_from_end_to_end(open_store, db, monkey
     for plan in plans.seen:
         assert not plan.scanned, (plan.scanned, plan.query)
         # A scan of the smallest of these tables would be more than a thousand.
+        assert plan.buffers < 500, (plan.buffers, plan.query, plan.indexes)
+
+
+@pytest.mark.parametrize("counted", ["analyzed", "without statistics"])
+async def test_progress_is_found_by_its_lease(open_store, db, monkeypatch, counted):
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    await store.register_worker(worker())
+    await accept(store, 20)
+    held = await store.claim([Claim(("q",), ["w"] * 20)])
+    await store.apply([Transition.started(one.seq, one.lease) for one in held])
+    told = {one.lease: Progress.of(0.5, "half") for one in held}
+    store.pulse("w", 1, list(told), [], told)
+    await db.execute(
+        "INSERT INTO job_progress"
+        " SELECT -n, -n, 0.1, 'of an attempt that is over', 0 FROM generate_series(1, 50000) AS n"
+    )
+    if counted == "analyzed":
+        await db.execute("ANALYZE job_progress")
+    plans.seen.clear()
+    store.pulse("w", 1, list(told), [], told)
+    job = await store.get(held[0].id)
+    assert job.progress.text == "half"
+    listed = await store.list_jobs(JobFilter(states=(State.RUNNING,), limit=20))
+    assert len([one for one in listed if one.progress is not None]) == 20
+    assert len(plans.seen) > 4
+    for plan in plans.seen:
+        scanned = {
+            node.get("Relation Name") for node in plan.nodes() if node["Node Type"] == "Seq Scan"
+        }
+        assert "job_progress" not in scanned, plan.query
         assert plan.buffers < 500, (plan.buffers, plan.query, plan.indexes)
 
 

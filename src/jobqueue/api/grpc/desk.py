@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jobqueue.core.api import DispatchApi, Inbox, Link
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo
+from jobqueue.core.progress import NO_PROGRESS, Progress
 
 log = logging.getLogger("jobqueue.grpc")
 
@@ -45,9 +46,10 @@ class Desk:
         begun: Sequence[int] = (),
         complete: bool = True,
         fresh: bool = False,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """Blocking."""
-        return self._link.pulse(leases, begun, complete, fresh)
+        return self._link.pulse(leases, begun, complete, fresh, progress)
 
     async def drain(self) -> None:
         """Withdraw every slot."""

@@ -8,12 +8,18 @@ from collections.abc import Coroutine
 from typing import Any
 
 from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
-from jobqueue.api.grpc.codec.work import leases_from_pb, pulse_to_pb, report_from_pb
+from jobqueue.api.grpc.codec.work import (
+    leases_from_pb,
+    progress_from_pb,
+    pulse_to_pb,
+    report_from_pb,
+)
 from jobqueue.api.grpc.desk import Desk
 from jobqueue.api.grpc.errors import error_to_pb
 from jobqueue.api.grpc.outgoing import Outgoing
 from jobqueue.core.errors import Conflict, Internal, InvalidArgument, JobQueueError
 from jobqueue.core.job import Transition
+from jobqueue.core.progress import Progress
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
@@ -108,7 +114,9 @@ class WorkStream:
             if message.HasField("beat"):
                 beat = message.beat
                 leases, begun = leases_from_pb(beat.leases), leases_from_pb(beat.begun)
-                self._spawn(self._beat(leases, begun, not beat.incomplete), self._beats)
+                progress = progress_from_pb(beat.progress)
+                work = self._beat(leases, begun, not beat.incomplete, progress)
+                self._spawn(work, self._beats)
 
     def _count_free(self, slots: int, field: str) -> None:
         if self._outgoing.free + slots > self._info.concurrency:
@@ -152,10 +160,14 @@ class WorkStream:
             self._places.release()
         self._outgoing.ack(ack)
 
-    async def _beat(self, leases: list[int], begun: list[int], complete: bool) -> None:
+    async def _beat(
+        self, leases: list[int], begun: list[int], complete: bool, progress: dict[int, Progress]
+    ) -> None:
         try:
             # It came on the stream: made after the worker had left every earlier one.
-            pulse = await asyncio.to_thread(self._desk.pulse, leases, begun, complete, True)
+            pulse = await asyncio.to_thread(
+                self._desk.pulse, leases, begun, complete, True, progress
+            )
         except JobQueueError as error:
             log.warning("a heartbeat failed: %s", error, extra={"worker_id": self._info.id})
         else:

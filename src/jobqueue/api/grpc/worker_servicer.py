@@ -12,6 +12,7 @@ from jobqueue.api.grpc.codec.values import STATUS_TO_PB
 from jobqueue.api.grpc.codec.work import (
     assignment_to_pb,
     leases_from_pb,
+    progress_from_pb,
     pulse_to_pb,
     report_from_pb,
 )
@@ -106,6 +107,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         """Keep leases alive, of workers on a stream as well, and of those of another server."""
         leases, begun = leases_from_pb(request.leases), leases_from_pb(request.begun)
+        progress = progress_from_pb(request.progress)
         incarnation = check_incarnation(request.incarnation)
         seat = self._seats.find(request.worker_id, incarnation)
         if seat is None:
@@ -116,9 +118,12 @@ class WorkerServicer(rpc.WorkerServiceServicer):
                 leases,
                 begun,
                 not request.incomplete,
+                progress,
             )
             return pb.HeartbeatResponse(pulse=pulse_to_pb(pulse))
-        pulse = await asyncio.to_thread(seat.desk.pulse, leases, begun, not request.incomplete)
+        pulse = await asyncio.to_thread(
+            seat.desk.pulse, leases, begun, not request.incomplete, progress=progress
+        )
         if isinstance(seat.line, Fetcher) and pulse.known:
             seat.line.buffer.set_status(pulse.status)
         return pb.HeartbeatResponse(pulse=pulse_to_pb(pulse))

@@ -18,6 +18,7 @@ from jobqueue.api.http.shapes import (
     ItemAnswer,
     JobPage,
     JobView,
+    ProgressView,
     QueueView,
     RefusedView,
     RetryAnswer,
@@ -39,6 +40,7 @@ from jobqueue.core.job import (
     Worker,
 )
 from jobqueue.core.lifecycle import TERMINAL, VIEWS, Reason, State, project
+from jobqueue.core.progress import Progress
 from jobqueue.logs import timestamp
 
 _ANY_JSON = msgspec.json.Decoder(Raw)
@@ -119,8 +121,13 @@ def job_view(job: Job, view: str, longest: int | None = None) -> JobView:
         timeout=job.timeout,
         cancel_requested=job.cancel_requested,
         hint=job.hint,
+        progress=None if job.progress is None else _progress_view(job.progress),
         **shown,
     )
+
+
+def _progress_view(progress: Progress) -> ProgressView:
+    return ProgressView(value=progress.value, text=progress.text, at=rfc3339(progress.at))
 
 
 def page_view(page: Page, view: str, longest: int) -> JobPage:

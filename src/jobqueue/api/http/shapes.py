@@ -28,6 +28,14 @@ class Accepted(Struct, kw_only=True):
     type: str
 
 
+class ProgressView(Struct, kw_only=True):
+    """How far a running attempt has come: the last word of its handler."""
+
+    value: Annotated[float, Meta(ge=0, le=1)] | None  # null: the handler cannot tell
+    text: str
+    at: _Time
+
+
 class JobView(Struct, kw_only=True):
     """A job. ``payload`` and ``result`` are JSON; bytes that are not JSON come as base64.
 
@@ -67,6 +75,7 @@ class JobView(Struct, kw_only=True):
     timeout: float | None
     cancel_requested: bool
     hint: str  # why it does not go on, for people; empty in lists
+    progress: ProgressView | None  # null: it does not run, or has said nothing yet
 
 
 class Duplicate(Struct, kw_only=True):

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.api import Inbox
@@ -23,6 +23,7 @@ from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Held, Pulse, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.observer import Observer
+from jobqueue.core.progress import NO_PROGRESS, Progress
 
 _log = logging.getLogger("jobqueue.events.dispatch")
 _AT_ONCE = 500  # jobs looked at together
@@ -246,11 +247,12 @@ class KafkaLink:
         begun: Sequence[int] = (),
         complete: bool = True,
         fresh: bool = False,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """See ``Link.pulse``."""
         overrun = self._count_overrun() if complete else None
         answer = self._store.pulse(
-            self._info.id, self._info.incarnation, leases, begun, overrun=overrun
+            self._info.id, self._info.incarnation, leases, begun, progress, overrun=overrun
         )
         if not answer.known:
             return answer

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, islice
 
 from jobqueue.core.clock import milliseconds
 from jobqueue.core.job import Job, TimeQuery
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.progress import Progress
 from jobqueue.stores.memory.records import Record, job_of
 
 
-def by_time(records: Iterable[Record], wanted: TimeQuery) -> list[Job]:
+def by_time(
+    records: Iterable[Record], wanted: TimeQuery, told: Mapping[int | None, Progress]
+) -> list[Job]:
     """A page of records that come in the order of their times, or the other way round."""
     matching = (record for record in records if _matches(record, wanted))
     page = islice(_in_order(matching), wanted.offset, wanted.offset + wanted.limit)
-    return [_without_result(record) for record in page]
+    return [_without_result(job_of(record, told)) for record in page]
 
 
 def _in_order(records: Iterable[Record]) -> Iterator[Record]:
@@ -33,7 +36,6 @@ def _matches(record: Record, wanted: TimeQuery) -> bool:
     return (record.reason is Reason.CANCELLED) is wanted.cancelled
 
 
-def _without_result(record: Record) -> Job:
-    job = job_of(record)
+def _without_result(job: Job) -> Job:
     job.result = None
     return job

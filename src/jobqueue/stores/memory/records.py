@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from jobqueue.core.decide import Live
 from jobqueue.core.job import Event, Held, Job, JobSpec, Queue, QueueStats
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
+from jobqueue.core.progress import Progress
 from jobqueue.core.store import JobFilter
 from jobqueue.stores.memory.ready import Ready
 
@@ -126,8 +127,8 @@ def held_of(record: Record) -> Held:
     )
 
 
-def job_of(record: Record) -> Job:
-    """A record as callers see it."""
+def job_of(record: Record, told: Mapping[int | None, Progress]) -> Job:
+    """A record as callers see it. ``told`` is the progress of attempts, by lease."""
     spec = record.spec
     return Job(
         id=record.id,
@@ -157,6 +158,7 @@ def job_of(record: Record) -> Job:
         result=record.result,
         error=record.error,
         reason=record.reason,
+        progress=told.get(record.lease) if record.state is State.RUNNING else None,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import decide, overdue
@@ -32,6 +33,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import HELD, TERMINAL, Move, Reason, State
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.rebuild import Rebuilt
 from jobqueue.core.restore import Restored, Told, led, not_empty, standing, unused
 from jobqueue.core.retry import policy_of
@@ -105,6 +107,7 @@ class MemoryStore:
         self._keys = Keys()
         self._timers = Timers(self._by_seq.get)
         self._held: dict[int, Record] = {}  # by lease
+        self._progress: dict[int | None, Progress] = {}  # by lease
         self._roster = Roster()
         self._log = Log()
         self._outbox = Outbox(self._log)
@@ -424,7 +427,7 @@ class MemoryStore:
     async def get(self, job_id: str) -> Job | None:
         """See ``Store.get``."""
         record = self._jobs.get(job_id)
-        return None if record is None else job_of(record)
+        return None if record is None else job_of(record, self._progress)
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
@@ -436,7 +439,7 @@ class MemoryStore:
                 continue
             if not matches(record, wanted):
                 continue
-            found.append(job_of(record))
+            found.append(job_of(record, self._progress))
             if len(found) == wanted.limit:
                 break
         return found
@@ -472,7 +475,8 @@ class MemoryStore:
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""
         records = self._by_seq.values()  # a later number, a later time
-        return by_time(records if wanted.ascending else reversed(records), wanted)
+        in_order = records if wanted.ascending else reversed(records)
+        return by_time(in_order, wanted, self._progress)
 
     async def history(self, job_id: str) -> list[Event]:
         """See ``Store.history``."""
@@ -674,6 +678,7 @@ class MemoryStore:
         incarnation: int,
         leases: Sequence[int],
         begun: Sequence[int] = (),
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """See ``Store.pulse``."""
         now = self._clock.now()
@@ -691,6 +696,8 @@ class MemoryStore:
             executing = standing.get(lease)
             if executing is not None and executing.state is State.ASSIGNED:
                 executing.due = now + self._rules.assignment_timeout
+        if progress:
+            self._keep_progress(progress, standing, now)
         for lease in leases:
             record = standing.pop(lease, None)
             if record is None:
@@ -699,6 +706,17 @@ class MemoryStore:
                 answer.cancelled.append(lease)
         answer.unlisted = [held_of(record) for record in standing.values()]
         return answer
+
+    def _keep_progress(
+        self, told: Mapping[int, Progress], standing: Mapping[int | None, Record], now: float
+    ) -> None:
+        """Keep what is new of leases in force, and forget what ended: an end looks for nothing."""
+        for lease, progress in told.items():
+            if lease in standing:
+                self._progress[lease] = replace(progress, at=now)
+        for kept in list(self._progress):
+            if kept not in self._held:
+                self._progress.pop(kept, None)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""

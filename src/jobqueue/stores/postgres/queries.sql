@@ -626,7 +626,10 @@ SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
        (SELECT name FROM worker_name WHERE id = coalesce(l.worker, l.last_worker, e.worker)),
        coalesce(l.cancel, e.cancel), coalesce(l.started_at, e.started_at), e.completed_at,
        CASE WHEN l.state = 5 THEN l.wake_at END, e.result, coalesce(l.error, e.error),
-       coalesce(l.reason, e.reason)
+       coalesce(l.reason, e.reason),
+       CASE WHEN l.state = 3 THEN (
+            SELECT json_build_array(value, text, at)::text FROM job_progress
+            WHERE lease = ANY (ARRAY[l.lease])) END
 
 -- name: dead_letters
 -- The newest dead letters of a queue $1 (null: of every queue) before number $2, $3 of them at most.
@@ -968,6 +971,19 @@ UPDATE job_live AS l
 SET due = coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8) + $4::float8
 FROM unnest($1::bigint[], $2::bigint[]) AS t(seq, lease)
 WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
+
+-- name: keep_progress
+-- Of leases that the worker holds: $1 lease, $2 seq, $3 value, $4 text; $5 now
+INSERT INTO job_progress AS p (lease, seq, value, text, at)
+SELECT t.lease, t.seq, t.value, t.text,
+       coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $4::text[]) AS t(lease, seq, value, text)
+ON CONFLICT (lease) DO UPDATE SET value = EXCLUDED.value, text = EXCLUDED.text, at = EXCLUDED.at
+
+-- name: forget_progress
+-- Of attempts that are over.
+DELETE FROM job_progress AS p WHERE NOT EXISTS (
+    SELECT 1 FROM job_live AS l WHERE l.seq = ANY (ARRAY[p.seq]) AND l.lease = p.lease)
 
 -- name: set_worker_status
 UPDATE workers SET status = $2 WHERE id = $1 RETURNING id

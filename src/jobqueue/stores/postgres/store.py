@@ -8,7 +8,7 @@ come together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.clock import Clock
@@ -33,6 +33,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import State
 from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
     Application,
@@ -364,9 +365,10 @@ class PostgresStore:
         incarnation: int,
         leases: Sequence[int],
         begun: Sequence[int] = (),
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """See ``Store.pulse``."""
-        return self._workers.pulse(worker_id, incarnation, leases, begun)
+        return self._workers.pulse(worker_id, incarnation, leases, begun, progress)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""

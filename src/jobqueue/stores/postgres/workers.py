@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.job import Held, Pulse, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.progress import Progress
 from jobqueue.core.store import Change, Rules, Term
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.database import Database
@@ -16,6 +18,8 @@ from jobqueue.stores.postgres.notices import Speaker
 from jobqueue.stores.postgres.runner import Work
 from jobqueue.stores.postgres.statements import SQL
 from jobqueue.stores.postgres.worker_names import WorkerNames
+
+_FORGET_PROGRESS_EVERY = 60.0  # seconds; what is left of attempts that are over is not shown
 
 
 class Workers:
@@ -36,6 +40,7 @@ class Workers:
         self._leadership = leadership
         self._speaker = speaker
         self._rules = rules
+        self._forget_progress_at = 0.0  # monotonic
 
     async def register(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
@@ -62,7 +67,12 @@ class Workers:
         return held
 
     def pulse(
-        self, worker_id: str, incarnation: int, leases: Sequence[int], begun: Sequence[int]
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int],
+        progress: Mapping[int, Progress],
     ) -> Pulse:
         """See ``Store.pulse``."""
         now = self._database.now()
@@ -86,6 +96,8 @@ class Workers:
                     now,
                     self._rules.assignment_timeout,
                 )
+            if progress:
+                await self._keep_progress(db, progress, standing, now)
             answer = Pulse(True, WorkerStatus(status))
             for lease in leases:
                 one = standing.pop(lease, None)
@@ -97,6 +109,26 @@ class Workers:
             return answer
 
         return self._database.beat("pulse", work)
+
+    async def _keep_progress(
+        self,
+        db: Any,
+        told: Mapping[int, Progress],
+        standing: Mapping[int, Held],
+        now: float | None,
+    ) -> None:
+        kept = sorted(told.keys() & standing.keys())  # as everybody who locks several
+        await db.execute(
+            SQL["keep_progress"],
+            kept,
+            [standing[lease].seq for lease in kept],
+            [told[lease].value for lease in kept],
+            [told[lease].text for lease in kept],
+            now,
+        )
+        if time.monotonic() >= self._forget_progress_at:
+            self._forget_progress_at = time.monotonic() + _FORGET_PROGRESS_EVERY
+            await db.execute(SQL["forget_progress"])
 
     async def _standing(self, db: Any, worker_id: str, leases: Sequence[int]) -> dict[int, Held]:
         """What a worker holds, by lease."""

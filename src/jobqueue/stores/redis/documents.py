@@ -27,6 +27,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.progress import Progress
 from jobqueue.stores.rows import read_weights
 
 Fields = Mapping[bytes, bytes]
@@ -116,6 +117,19 @@ def job(found: Fields) -> Job:
         result=get(b"result"),
         error=get(b"error", b"").decode(),
         reason=REASONS[found[b"reason"]],
+        progress=progress(found),
+    )
+
+
+def progress(found: Fields) -> Progress | None:
+    """The progress of the attempt that runs. What an earlier one said may still be there."""
+    lease = found.get(b"progress_lease")
+    if lease is None or lease != found.get(b"lease") or found[b"status"] != b"RUNNING":
+        return None
+    return Progress(
+        number(found[b"progress"] or None),
+        found[b"progress_text"].decode(),
+        float(found[b"progress_at"]),
     )
 
 

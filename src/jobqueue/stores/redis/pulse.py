@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis
@@ -15,6 +15,7 @@ from redis.retry import Retry
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Pulse, WorkerStatus
 from jobqueue.core.observer import Observer
+from jobqueue.core.progress import Progress
 from jobqueue.core.store import Rules
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.runner import Runner
@@ -46,12 +47,13 @@ class Pulses:
         incarnation: int,
         leases: Sequence[int],
         begun: Sequence[int],
+        progress: Mapping[int, Progress],
         overrun: int | None,
     ) -> Pulse:
         """See ``DispatchStore.pulse``."""
         began = time.perf_counter()
         try:
-            said = self._ask(worker_id, incarnation, begun, overrun)
+            said = self._ask(worker_id, incarnation, begun, progress, overrun)
         finally:
             self._observer.queried("pulse", time.perf_counter() - began)
         if said is None:
@@ -69,7 +71,12 @@ class Pulses:
         return answer
 
     def _ask(
-        self, worker_id: str, incarnation: int, begun: Sequence[int], overrun: int | None
+        self,
+        worker_id: str,
+        incarnation: int,
+        begun: Sequence[int],
+        progress: Mapping[int, Progress],
+        overrun: int | None,
     ) -> Any:
         if not self._runner.opened:
             raise Unavailable(f"{self._runner.location}: the store is not open")
@@ -79,6 +86,10 @@ class Pulses:
             [str(lease) for lease in begun],
             self._rules.assignment_timeout,
             overrun,
+            {
+                str(lease): ("" if said.value is None else repr(said.value), said.text)
+                for lease, said in progress.items()
+            },
         )
         found, *rest = self._runner.arguments("pulse", asked, "", 0)
         try:

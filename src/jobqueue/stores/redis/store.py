@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jobqueue.core.clock import Clock
 from jobqueue.core.decide import overdue
@@ -32,6 +32,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
     Application,
@@ -387,11 +388,12 @@ class RedisStore:
         incarnation: int,
         leases: Sequence[int],
         begun: Sequence[int] = (),
+        progress: Mapping[int, Progress] = NO_PROGRESS,
         *,
         overrun: int | None = None,
     ) -> Pulse:
         """See ``DispatchStore.pulse``."""
-        return self._pulses.pulse(worker_id, incarnation, leases, begun, overrun)
+        return self._pulses.pulse(worker_id, incarnation, leases, begun, progress, overrun)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""

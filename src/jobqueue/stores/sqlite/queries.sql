@@ -187,7 +187,9 @@ SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
        CASE WHEN l.seq IS NULL THEN r.started_at ELSE l.started_at END, r.completed_at,
        CASE WHEN l.state = 5 THEN l.due END, r.result,
        CASE WHEN l.seq IS NULL THEN r.error ELSE l.error END,
-       CASE WHEN l.seq IS NULL THEN r.reason ELSE l.reason END
+       CASE WHEN l.seq IS NULL THEN r.reason ELSE l.reason END,
+       CASE WHEN l.state = 3 THEN (
+            SELECT json_array(value, text, at) FROM progress WHERE lease = l.lease) END
 
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker, e.detail,
@@ -371,3 +373,11 @@ SELECT changes FROM control WHERE id = 1
 
 -- name: tell_control
 UPDATE control SET changes = changes + 1 WHERE id = 1
+
+-- name: keep_progress
+INSERT OR REPLACE INTO progress (lease, seq, value, text, at) VALUES (?, ?, ?, ?, ?)
+
+-- name: forget_progress
+-- Of attempts that are over.
+DELETE FROM progress WHERE NOT EXISTS (
+    SELECT 1 FROM live WHERE live.seq = progress.seq AND live.lease = progress.lease)

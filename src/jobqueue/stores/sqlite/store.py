@@ -11,7 +11,8 @@ import concurrent.futures
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -39,6 +40,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
     Application,
@@ -65,6 +67,7 @@ from jobqueue.stores.sqlite.threads import Readers, Work, Writer
 T = TypeVar("T")
 _KEYS_PER_SWEEP = 1_000
 _PULSE_TIMEOUT = 2 * BUSY_TIMEOUT
+_FORGET_PROGRESS_EVERY = 60.0  # seconds; what is left of attempts that are over is not shown
 
 
 class SqliteStore:
@@ -88,6 +91,7 @@ class SqliteStore:
         self._observer = observer or Deaf()
         self._writer: Writer | None = None
         self._readers: Readers | None = None
+        self._forget_progress_at = 0.0  # monotonic
 
     async def open(self) -> None:
         """Create the file if need be, check its schema, start the threads."""
@@ -513,6 +517,7 @@ class SqliteStore:
         incarnation: int,
         leases: Sequence[int],
         begun: Sequence[int] = (),
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """See ``Store.pulse``."""
 
@@ -533,6 +538,8 @@ class SqliteStore:
                 if (one := standing.get(lease)) is not None and one.state is State.ASSIGNED
             ]
             db.executemany("UPDATE live SET due = ? WHERE seq = ? AND lease = ?", late)
+            if progress:
+                self._keep_progress(db, progress, standing, now)
             for lease in leases:
                 one = standing.pop(lease, None)
                 if one is None:
@@ -548,6 +555,23 @@ class SqliteStore:
             raise Unavailable(
                 f"the SQLite store took no heartbeat within {_PULSE_TIMEOUT:g} s"
             ) from None
+
+    def _keep_progress(
+        self,
+        db: sqlite3.Connection,
+        told: Mapping[int, Progress],
+        standing: Mapping[int, Held],
+        now: float,
+    ) -> None:
+        rows = [
+            (lease, standing[lease].seq, progress.value, progress.text, now)
+            for lease, progress in told.items()
+            if lease in standing
+        ]
+        db.executemany(SQL["keep_progress"], rows)
+        if time.monotonic() >= self._forget_progress_at:
+            self._forget_progress_at = time.monotonic() + _FORGET_PROGRESS_EVERY
+            db.execute(SQL["forget_progress"])
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""

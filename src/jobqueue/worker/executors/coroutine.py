@@ -34,7 +34,8 @@ class CoroutineExecutor:
         try:
             arguments = definition.decode(execution.assignment.payload)
             if definition.context_parameter is not None:
-                arguments[definition.context_parameter] = execution.make_context()
+                context = execution.make_context(self._host.advanced)
+                arguments[definition.context_parameter] = context
             value = await definition.fn(**arguments)
             report = self._endings.returned(execution, value)
         except (Exception, SystemExit, asyncio.CancelledError) as error:

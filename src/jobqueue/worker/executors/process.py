@@ -26,10 +26,10 @@ from jobqueue.worker.execution import Endings, Execution, Host, Stop
 from jobqueue.worker.executors.groups import describe_exit, kill_group
 from jobqueue.worker.executors.spawn import Spawned
 from jobqueue.worker.frames import (
+    Advance,
     Cancel,
     Failed,
     FromChild,
-    Progress,
     Ready,
     Run,
     Waiting,
@@ -216,11 +216,12 @@ class ProcessExecutor:
 
     async def _execute(self, child: Child, execution: Execution) -> tuple[Transition, bool]:
         assert execution.definition is not None
-        context = execution.make_context()
+        context = execution.make_context(self._host.advanced)
         await child.send(self._request(execution, execution.definition))
-        while isinstance(message := await child.receive(), Progress | Ready | Waiting):
-            if isinstance(message, Progress):
-                context.progress(message.value)
+        while isinstance(message := await child.receive(), Advance | Ready | Waiting):
+            if isinstance(message, Advance):
+                if message.lease == execution.assignment.lease:  # not a late one of another job
+                    context.progress(message.value, message.text)
             elif isinstance(message, Waiting):
                 wait = execution.waiting.begin if message.begins else execution.waiting.end
                 wait(execution.assignment.lease, message.queue)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO
 
+from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.progress import Progress
 from jobqueue.worker.execution import MAX_ERROR_BYTES, Endings, Execution, Host, Stop
 from jobqueue.worker.executors.groups import describe_exit, kill_group
 from jobqueue.worker.executors.spawn import Spawned
 
+log = logging.getLogger("jobqueue.worker")
+
 _STDERR_TAIL = MAX_ERROR_BYTES - 100
 _CHUNK = 64 * 1024
+_PROGRESS_PAUSE = 0.2
 _DRAIN_SECONDS = 1.0  # for output that the program's own children hold open after its end
 
 
@@ -76,13 +82,25 @@ class ProgramExecutor:
 
     async def _execute(self, execution: Execution) -> Transition:
         job = execution.assignment
-        process = Spawned.start(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(job),
-        )
+        progress = ProgressPipe(job, self._host.advanced)
+        try:
+            return await self._converse(execution, progress)
+        finally:
+            progress.close()
+
+    async def _converse(self, execution: Execution, progress: ProgressPipe) -> Transition:
+        job = execution.assignment
+        try:
+            process = Spawned.start(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(progress.writing,),
+                env=environment(job) | {"JQ_PROGRESS": f"/dev/fd/{progress.writing}"},
+            )
+        finally:
+            progress.listen()
         self._pids[job.lease] = process.pid
         if execution.stop is not None:
             self.interrupt(execution)
@@ -119,6 +137,75 @@ def environment(job: Assignment) -> dict[str, str]:
         "JQ_TYPE": job.type,
         "JQ_ATTEMPT": str(job.attempt),
     }
+
+
+class ProgressPipe:
+    """A program's way to tell how far it is: lines like ``0.4 12 of 30 files`` in a pipe."""
+
+    def __init__(self, job: Assignment, advanced: Callable[[int, Progress], None]) -> None:
+        self._reading, self.writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        self._loop = asyncio.get_running_loop()
+        self._job = job
+        self._advanced = advanced
+        self._rest = b""
+        self._pause: asyncio.TimerHandle | None = None
+        self._last: Progress | None = None
+        self._complained = False
+
+    def listen(self) -> None:
+        """Hear what the program says; it has its end, or could not be started."""
+        os.close(self.writing)
+        self._loop.add_reader(self._reading, self._read)
+
+    def close(self) -> None:
+        """Hear no more: whatever the program has started may hold the pipe open."""
+        self._loop.remove_reader(self._reading)
+        if self._pause is not None:
+            self._pause.cancel()
+        os.close(self._reading)
+
+    def _read(self) -> None:
+        """Pass on the last line of what came, and make a pause: a program may say a lot."""
+        try:
+            chunk = os.read(self._reading, _CHUNK)
+        except BlockingIOError:
+            return
+        self._loop.remove_reader(self._reading)
+        if not chunk:
+            return  # nobody can write any more
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        self._rest = rest[-_CHUNK:]
+        if lines:
+            self._heard(lines[-1].decode(errors="replace"))
+        self._pause = self._loop.call_later(
+            _PROGRESS_PAUSE, self._loop.add_reader, self._reading, self._read
+        )
+
+    def _heard(self, line: str) -> None:
+        try:
+            progress = read_progress(line)
+        except InvalidArgument as error:
+            if not self._complained:
+                self._complained = True
+                fields = {"job_id": self._job.id, "queue": self._job.queue}
+                log.warning("ignored a line that the program wrote: %s", error, extra=fields)
+            return
+        if progress != self._last:
+            self._last = progress
+            self._advanced(self._job.lease, progress)
+
+
+def read_progress(line: str) -> Progress:
+    """Progress from a line: a value or ``-``, and then, if there is one, a text."""
+    first, _, text = line.strip().partition(" ")
+    try:
+        value = None if first == "-" else float(first)
+    except ValueError:
+        raise InvalidArgument(
+            "progress", f"expected a value from 0 to 1, or -, and then a text; got {line[:50]!r}"
+        ) from None
+    return Progress.of(value, text.strip())
 
 
 class Conversation:

@@ -88,7 +88,8 @@ class ThreadExecutor:
         try:
             arguments = definition.decode(execution.assignment.payload)
             if definition.context_parameter is not None:
-                arguments[definition.context_parameter] = execution.make_context()
+                context = execution.make_context(self._host.advanced)
+                arguments[definition.context_parameter] = context
             return self._endings.returned(execution, definition.fn(**arguments))
         except BaseException as error:
             return self._endings.raised(execution, error)

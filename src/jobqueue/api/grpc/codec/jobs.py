@@ -23,6 +23,7 @@ from jobqueue.core.job import (
     SubmitResult,
     SubmitStatus,
 )
+from jobqueue.core.progress import Progress
 from jobqueue.pb.jq.v1 import client_pb2, types_pb2
 
 _NONE = types_pb2.JOB_STATE_UNSPECIFIED
@@ -140,7 +141,12 @@ def job_to_pb(job: Job) -> types_pb2.Job:
         result=job.result,
         error=job.error,
         hint=job.hint,
+        progress=None if job.progress is None else _progress_to_pb(job.progress),
     )
+
+
+def _progress_to_pb(progress: Progress) -> types_pb2.Progress:
+    return types_pb2.Progress(value=progress.value, text=progress.text, at=stamp(progress.at))
 
 
 def job_from_pb(message: types_pb2.Job) -> Job:
@@ -175,7 +181,13 @@ def job_from_pb(message: types_pb2.Job) -> Job:
         result=message.result if has("result") else None,
         error=message.error,
         hint=message.hint,
+        progress=_progress_from_pb(message.progress) if has("progress") else None,
     )
+
+
+def _progress_from_pb(message: types_pb2.Progress) -> Progress:
+    value = message.value if message.HasField("value") else None
+    return Progress(value, message.text, seconds(message.at))
 
 
 def event_to_pb(event: Event) -> types_pb2.Event:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from jobqueue.api.grpc.codec.values import MAX_INT63, STATUS_TO_PB, status_from
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
 from jobqueue.core.job import Assignment, Pulse, Transition
 from jobqueue.core.lifecycle import REPORTABLE, Move
+from jobqueue.core.progress import Progress
 from jobqueue.pb.jq.v1 import worker_pb2
 
 _KINDS = {
@@ -118,6 +119,22 @@ def leases_from_pb(leases: Iterable[int]) -> list[int]:
         if not 0 < lease <= MAX_INT63:
             raise InvalidArgument("leases", "must be the leases of assignments")
     return held
+
+
+def progress_to_pb(progress: Mapping[int, Progress]) -> list[worker_pb2.LeaseProgress]:
+    """The news of a heartbeat."""
+    return [
+        worker_pb2.LeaseProgress(lease=lease, value=said.value, text=said.text)
+        for lease, said in progress.items()
+    ]
+
+
+def progress_from_pb(news: Iterable[worker_pb2.LeaseProgress]) -> dict[int, Progress]:
+    """The news of a heartbeat, by lease; the last word on one counts."""
+    return {
+        one.lease: Progress.of(one.value if one.HasField("value") else None, one.text)
+        for one in news
+    }
 
 
 def pulse_to_pb(pulse: Pulse) -> worker_pb2.Pulse:

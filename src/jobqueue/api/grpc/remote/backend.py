@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import grpc.aio
@@ -51,6 +51,7 @@ from jobqueue.core.job import (
     WorkerInfo,
 )
 from jobqueue.core.lifecycle import TERMINAL
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 2.0
@@ -320,10 +321,11 @@ class GrpcBackend:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         complete: bool = True,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """Heartbeat of a worker that need not be connected through here."""
         servers = self._servers
-        request = beat_request(worker_id, incarnation, leases, begun, complete)
+        request = beat_request(worker_id, incarnation, leases, begun, complete, progress)
         return pulse_from_pb(servers.heartbeat(request, servers.pick()).pulse)
 
     async def leave(self, worker_id: str, incarnation: int) -> None:

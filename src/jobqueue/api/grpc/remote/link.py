@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import grpc.aio
 
@@ -14,7 +14,12 @@ from jobqueue.api.grpc.calls import end
 from jobqueue.api.grpc.channel import BATCH_BYTES, MIN_RECEIVE_BYTES
 from jobqueue.api.grpc.codec.operations import info_to_pb
 from jobqueue.api.grpc.codec.values import status_from
-from jobqueue.api.grpc.codec.work import assignment_from_pb, pulse_from_pb, report_to_pb
+from jobqueue.api.grpc.codec.work import (
+    assignment_from_pb,
+    progress_to_pb,
+    pulse_from_pb,
+    report_to_pb,
+)
 from jobqueue.api.grpc.errors import error_from_pb, from_rpc_error
 from jobqueue.api.grpc.remote.credits import Credits
 from jobqueue.api.grpc.remote.servers import Servers
@@ -30,6 +35,7 @@ from jobqueue.core.errors import (
     Unavailable,
 )
 from jobqueue.core.job import Pulse, Transition, WorkerInfo, WorkerStatus
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.waiting import cancel_requested
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
@@ -46,6 +52,7 @@ def beat_request(
     leases: Sequence[int],
     begun: Sequence[int],
     complete: bool,
+    progress: Mapping[int, Progress],
 ) -> pb.HeartbeatRequest:
     """A heartbeat on the wire."""
     return pb.HeartbeatRequest(
@@ -54,6 +61,7 @@ def beat_request(
         leases=leases,
         begun=begun,
         incomplete=not complete,
+        progress=progress_to_pb(progress),
     )
 
 
@@ -154,11 +162,13 @@ class RemoteLink:
         begun: Sequence[int] = (),
         complete: bool = True,
         fresh: bool = False,
+        progress: Mapping[int, Progress] = NO_PROGRESS,
     ) -> Pulse:
         """Heartbeat on a channel of its own, from any thread. The stream tells what is fresh."""
         if self._closed:
             raise Unavailable("the link is closed")
-        request = beat_request(self.info.id, self.info.incarnation, leases, begun, complete)
+        info = self.info
+        request = beat_request(info.id, info.incarnation, leases, begun, complete, progress)
         pulse = pulse_from_pb(self._servers.heartbeat(request, self._wiring).pulse)
         if not pulse.known and not self._connected:
             raise Unavailable("the worker is about to register again")

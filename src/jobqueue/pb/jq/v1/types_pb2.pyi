@@ -339,6 +339,7 @@ class Job(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     HINT_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A UUID."""
     seq: _builtins.int
@@ -411,6 +412,10 @@ class Job(_message.Message):
     def updated_at(self) -> _timestamp_pb2.Timestamp:
         """When the latest transition was written."""
 
+    @_builtins.property
+    def progress(self) -> Global___Progress:
+        """Set while it runs, once its handler has said how far it is."""
+
     def __init__(
         self,
         *,
@@ -442,10 +447,11 @@ class Job(_message.Message):
         error: _builtins.str = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         hint: _builtins.str = ...,
+        progress: Global___Progress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "completed_at", b"completed_at", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "next_retry_at", b"next_retry_at", "result", b"result", "run_at", b"run_at", "started_at", b"started_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "updated_at", b"updated_at", "worker_id", b"worker_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "completed_at", b"completed_at", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "next_retry_at", b"next_retry_at", "progress", b"progress", "result", b"result", "run_at", b"run_at", "started_at", b"started_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "updated_at", b"updated_at", "worker_id", b"worker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "completed_at", b"completed_at", "created_at", b"created_at", "error", b"error", "expires_at", b"expires_at", "hint", b"hint", "id", b"id", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "next_retry_at", b"next_retry_at", "payload", b"payload", "priority", b"priority", "queue", b"queue", "reason", b"reason", "result", b"result", "retry_count", b"retry_count", "run_at", b"run_at", "seq", b"seq", "started_at", b"started_at", "state", b"state", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "updated_at", b"updated_at", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "completed_at", b"completed_at", "created_at", b"created_at", "error", b"error", "expires_at", b"expires_at", "hint", b"hint", "id", b"id", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "next_retry_at", b"next_retry_at", "payload", b"payload", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "result", b"result", "retry_count", b"retry_count", "run_at", b"run_at", "seq", b"seq", "started_at", b"started_at", "state", b"state", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "updated_at", b"updated_at", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__idempotency_key: _TypeAlias = _typing.Literal["idempotency_key"]  # noqa: Y015
     _WhichOneofArgType__idempotency_key: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key"]  # noqa: Y015
@@ -469,6 +475,40 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__worker_id) -> _WhichOneofReturnType__worker_id | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class Progress(_message.Message):
+    """How far a running attempt has come: the last word of its handler."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    value: _builtins.float
+    """0 to 1; not set if the handler cannot tell."""
+    text: _builtins.str
+    """One line, at most 200 characters; may be empty."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When the server heard of it."""
+
+    def __init__(
+        self,
+        *,
+        value: _builtins.float | None = ...,
+        text: _builtins.str = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "at", b"at", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "at", b"at", "text", b"text", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):

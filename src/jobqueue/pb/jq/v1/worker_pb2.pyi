@@ -341,6 +341,40 @@ class Welcome(_message.Message):
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
 
 @_typing.final
+class LeaseProgress(_message.Message):
+    """How far an attempt has come. It is shown with the job while that runs under the lease, and is
+    gone with the attempt; what does not hold the lease is ignored.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    lease: _builtins.int
+    """Of the assignment."""
+    value: _builtins.float
+    """0 to 1; not set if the handler cannot tell."""
+    text: _builtins.str
+    """Shown as one line. What is longer than 200 characters is cut."""
+    def __init__(
+        self,
+        *,
+        lease: _builtins.int = ...,
+        value: _builtins.float | None = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "lease", b"lease", "text", b"text", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___LeaseProgress: _TypeAlias = LeaseProgress  # noqa: Y015
+
+@_typing.final
 class Beat(_message.Message):
     """A heartbeat on the stream. The first one on a stream also settles what the worker was given
     before it: what is not listed never arrived and is handed out again at once.
@@ -351,6 +385,7 @@ class Beat(_message.Message):
     LEASES_FIELD_NUMBER: _builtins.int
     BEGUN_FIELD_NUMBER: _builtins.int
     INCOMPLETE_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     incomplete: _builtins.bool
     """The list may lack leases that were delivered a moment ago: nothing is lost by not being in it."""
     @_builtins.property
@@ -361,16 +396,23 @@ class Beat(_message.Message):
     def begun(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Those of them whose execution has begun, whether it was reported or not."""
 
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseProgress]:
+        """What is new since the last heartbeat that was answered. To tell it sooner than the next one is
+        due, send one earlier, about once a second at most, with "incomplete" set.
+        """
+
     def __init__(
         self,
         *,
         leases: _abc.Iterable[_builtins.int] | None = ...,
         begun: _abc.Iterable[_builtins.int] | None = ...,
         incomplete: _builtins.bool = ...,
+        progress: _abc.Iterable[Global___LeaseProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "incomplete", b"incomplete", "leases", b"leases"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "incomplete", b"incomplete", "leases", b"leases", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -689,6 +731,7 @@ class HeartbeatRequest(_message.Message):
     LEASES_FIELD_NUMBER: _builtins.int
     BEGUN_FIELD_NUMBER: _builtins.int
     INCOMPLETE_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """As registered."""
     incarnation: _builtins.int
@@ -703,6 +746,12 @@ class HeartbeatRequest(_message.Message):
     def begun(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Those of them whose execution has begun, whether it was reported or not."""
 
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseProgress]:
+        """What is new since the last heartbeat that was answered. To tell it sooner than the next one is
+        due, send one earlier, about once a second at most, with "incomplete" set.
+        """
+
     def __init__(
         self,
         *,
@@ -711,10 +760,11 @@ class HeartbeatRequest(_message.Message):
         leases: _abc.Iterable[_builtins.int] | None = ...,
         begun: _abc.Iterable[_builtins.int] | None = ...,
         incomplete: _builtins.bool = ...,
+        progress: _abc.Iterable[Global___LeaseProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "incarnation", b"incarnation", "incomplete", b"incomplete", "leases", b"leases", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "incarnation", b"incarnation", "incomplete", b"incomplete", "leases", b"leases", "progress", b"progress", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
