@@ -321,6 +321,8 @@ async def test_a_file_of_schema_1_is_upgraded_with_what_is_in_it(opened, path: P
             "DROP TABLE leader; DROP TABLE control; ALTER TABLE worker DROP COLUMN link;"
             " DROP INDEX rec_time; DROP TABLE outbox; DROP TABLE stream;"
             " ALTER TABLE event DROP COLUMN started_at; ALTER TABLE event DROP COLUMN due;"
+            " ALTER TABLE queue DROP COLUMN retry_base; ALTER TABLE queue DROP COLUMN retry_max;"
+            " ALTER TABLE queue DROP COLUMN retry_jitter;"
             " PRAGMA user_version = 1;"
         )
     again: SqliteStore = await opened()

@@ -9,9 +9,9 @@ each item whether it applied. Not for implementing outside this package: it may 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
@@ -350,6 +350,14 @@ class Store(Protocol):
 
     async def create_queue(self, queue: Queue) -> bool:
         """Create a queue; False if the name exists already."""
+        ...
+
+    async def update_queue(self, name: str, values: Mapping[str, Any]) -> Queue | None:
+        """Give a queue new values of these settings (``core.job.UPDATABLE``), checked already.
+
+        Returns the queue as it is then; None if there is none of that name. Jobs that were
+        submitted before keep the retries, TTL and timeout that they got.
+        """
         ...
 
     async def pause_queue(self, name: str, paused: bool) -> bool:

@@ -8,7 +8,7 @@ come together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.clock import Clock
@@ -330,6 +330,10 @@ class PostgresStore:
     async def create_queue(self, queue: Queue) -> bool:
         """See ``Store.create_queue``."""
         return await self._queues.create(queue)
+
+    async def update_queue(self, name: str, values: Mapping[str, Any]) -> Queue | None:
+        """See ``Store.update_queue``."""
+        return await self._queues.update(name, values)
 
     async def pause_queue(self, name: str, paused: bool) -> bool:
         """See ``Store.pause_queue``."""
