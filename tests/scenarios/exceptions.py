@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 
 INLINE_ORDER = "a job has ended before its submit returns: none can wait for a worker"
+INLINE_QUEUES = "operators' calls are not served inline: there is no queue that stands"
+INLINE_OPTIONS = "inline mode does not ask the task which errors it retries yet"
+INLINE_WAITS = "a retry is made at once: no job is seen waiting for it"
 INLINE_APPS = "each app has jobs of its own: no other app's worker can take them"
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("inline", "test_jobs_wait_for_the_worker"): INLINE_ORDER,
     ("inline", "test_an_app_reads_what_another_has_submitted"): INLINE_APPS,
+    ("inline", "test_only_what_the_task_retries_is_retried"): INLINE_OPTIONS,
+    ("inline", "test_a_task_says_how_long_its_retries_wait"): INLINE_WAITS,
+    ("inline", "test_the_servers_settings_hold_where_a_queue_says_nothing"): INLINE_WAITS,
+    ("inline", "test_a_queue_that_stands_is_changed"): INLINE_QUEUES,
 }
 """(place, scenario): the reason."""
 
