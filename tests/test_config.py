@@ -11,6 +11,7 @@ from jobqueue.cli.reference import reference
 from jobqueue.config import load
 from jobqueue.config_file import ConfigError
 from jobqueue.redaction import holds_secret, redact
+from jobqueue.topology import options
 
 SECRET = "correct-horse"
 
@@ -73,6 +74,7 @@ def test_flag_beats_environment_beats_file_beats_default(yaml_file):
 def test_every_setting_has_an_environment_variable():
     examples = {"text": "x", "true or false": "false", "one or more names": "a, b"}
     examples["names, or none"] = "a, b"
+    examples["a number from 0 to 1 or nothing"] = "0.5"
     for key in config.keys().values():
         allowed = key.allowed()
         if allowed.startswith("one of "):
@@ -311,3 +313,36 @@ def test_the_reference_page_is_what_the_schema_says():
     assert page.read_text() == reference(), (
         "run: python -m jobqueue.cli.reference docs/configuration.md"
     )
+
+
+@pytest.mark.req("jq:FR-033", "jq:FR-044")
+def test_the_waits_before_retries_are_settings(yaml_file):
+    queue = load().settings.queue
+    assert (queue.retry_base, queue.retry_max, queue.retry_jitter) == (None, None, None)
+    file = yaml_file("queue:\n  retry_profile: producer\n  retry_base: 2\n  retry_max: 30\n")
+    settings = load(
+        file, environ={"JQ_QUEUE_RETRY_MAX": "60"}, flags={"queue.retry_jitter": "0.5"}
+    ).settings
+    made = options.queue(settings)
+    assert (made.retry_profile, made.retry_base) == ("producer", 2.0)
+    assert (made.retry_max, made.retry_jitter) == (60.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (
+            {"queue.retry_base": "0"},
+            "queue.retry_base: '0' is not allowed; allowed: a number above",
+        ),
+        ({"queue.retry_jitter": "2"}, "queue.retry_jitter: '2' is not allowed; allowed: a number"),
+        (
+            {"queue.retry_base": "400"},
+            "queue.retry_base: 400 s is more than queue.retry_max, 300 s",
+        ),
+        ({"queue.retry_max": "2"}, "queue.retry_max: 2 s is less than the first wait, 5 s in the"),
+    ],
+)
+def test_waits_that_make_no_sense_are_told(flags, told):
+    (problem,) = problems(flags=flags)
+    assert problem.startswith(told), problem

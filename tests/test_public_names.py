@@ -12,6 +12,7 @@ import jobqueue
 
 NAMES = [
     "Abort",
+    "Backoff",
     "Context",
     "DeadlineExceeded",
     "InvalidArgument",

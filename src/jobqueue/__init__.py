@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     )
     from jobqueue.core.job import Job, QueueSpec
     from jobqueue.core.lifecycle import State
+    from jobqueue.core.retry import Backoff
     from jobqueue.worker.context import Context
     from jobqueue.worker.outcomes import Abort, RetryLater
 
 __all__ = [
     "Abort",
+    "Backoff",
     "Context",
     "DeadlineExceeded",
     "InvalidArgument",
@@ -50,6 +52,7 @@ __all__ = [
 # Imported when first asked for: the programs in jobqueue.cli start without what they do not need.
 _MODULES = {
     "Abort": "worker.outcomes",
+    "Backoff": "core.retry",
     "Context": "worker.context",
     "DeadlineExceeded": "core.errors",
     "InvalidArgument": "core.errors",

@@ -30,6 +30,9 @@ from jobqueue.config_security import (
     hashed_only,
     plain_keys_in_file,
 )
+from jobqueue.core.clock import MAX_SECONDS
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.retry import check_retry
 from jobqueue.redaction import MASK, holds_secret, redact
 
 _MAX_PORT = 65535
@@ -209,6 +212,27 @@ class QueueSection(Section):
         "default",
         "Wait before a retry: `default` 5, 10, 20 … 300 s and up to 25 % more; `producer` 1, 2, 4,"
         " 8, 10 s ± 25 %; `scheduler` 1, 2, 4, 8 s.",
+    )
+    retry_base: Seconds | None = setting(
+        None,
+        "First wait before a retry; each further one is twice as long; none = the profile's.",
+        "s",
+        gt=0,
+        le=MAX_SECONDS,
+    )
+    retry_max: Seconds | None = setting(
+        None,
+        "Longest wait before a retry, jitter included; none = the profile's.",
+        "s",
+        gt=0,
+        le=MAX_SECONDS,
+    )
+    retry_jitter: Seconds | None = setting(
+        None,
+        "Share of a wait that is random, so that jobs that failed together do not return"
+        " together: 0.25 = up to 25 %; none = the profile's.",
+        ge=0,
+        le=1,
     )
     ttl: Seconds | None = setting(
         None, "A job that has not started within this time is dead-lettered.", "s", gt=0
@@ -527,6 +551,17 @@ def _validate(values: Mapping[str, Any], sources: Mapping[str, str]) -> Settings
                 f" worker.heartbeat_interval, {worker.heartbeat_interval:g} s"
             ]
         )
+    queue = settings.queue
+    try:
+        check_retry(
+            queue.retry_profile,
+            queue.retry_base,
+            queue.retry_max,
+            queue.retry_jitter,
+            prefix="queue.retry_",
+        )
+    except InvalidArgument as error:
+        raise ConfigError([error.message]) from None
     return settings
 
 

@@ -302,6 +302,26 @@ def test_queue_create_takes_its_options(ctl, server):
     assert ctl(server.grpc, "queue", "create", name).status == 8
 
 
+def test_queue_update_changes_what_it_names(ctl, server, queue):
+    answer = ctl(
+        server.grpc, "queue", "update", queue, "--max-retries", "5", "--retry-base", "2",
+        "--retry-max", "60", "--retry-jitter", "0.5", "--priority-weights", "9:5,0:1",
+    )  # fmt: skip
+    assert (answer.status, answer.out) == (
+        0,
+        f"Queue {queue} is changed: max-retries 5, retry-base 2, retry-max 60, retry-jitter 0.5,"
+        " priority-weights 9:5,0:1\n",
+    )
+    shown = ctl(server.grpc, "queue", "stats", queue).out
+    assert re.search(r"Retry base: +2 s\nRetry max: +60 s\nRetry jitter: +50%", shown), shown
+    back = ctl(
+        server.grpc, "queue", "update", queue, "--capacity", "9",
+        "--reset", "retry-max,retry_base,priority-weights", "-o", "json",
+    ).json  # fmt: skip
+    assert (back["capacity"], back["max_retries"], back["retry_jitter"]) == (9, 5, 0.5)
+    assert (back["retry_base"], back["retry_max"], back["priority_weights"]) == (None, None, None)
+
+
 @pytest.mark.parametrize("weights", ["9", "9:x", "10:1", "9:0", "9:1,9:2", "-1:2"])
 def test_wrong_priority_weights_are_refused(ctl, server, weights):
     answer = ctl(server.grpc, "queue", "create", "w", "--priority-weights", weights)
@@ -556,6 +576,24 @@ def test_status_sums_up_the_system(ctl, server):
         (("--nope",), 2, "error: No such option"),
         (("queue", "create", "bad name"), 2, "error: name: 'bad name' is not a queue name"),
         (("queue", "create", "x", "--retry-profile", "y"), 2, "error: retry_profile: unknown"),
+        (
+            ("queue", "create", "x", "--retry-jitter", "2"),
+            2,
+            "error: retry_jitter: must be a share",
+        ),
+        (("queue", "update", "default"), 2, "error: update: nothing to change is given; allowed"),
+        (
+            ("queue", "update", "default", "--retry-max", "0.5"),
+            2,
+            "error: retry_max: 0.5 s is less",
+        ),
+        (("queue", "update", "default", "--reset", "name"), 2, "error: --reset: 'name' is no sett"),
+        (
+            ("queue", "update", "default", "--ttl", "1", "--reset", "ttl"),
+            2,
+            "error: --reset: ttl is given as well",
+        ),
+        (("queue", "update", "nowhere", "--ttl", "1"), 4, "error: queue: there is no queue"),
     ],
 )
 def test_bad_input_is_named_on_stderr_with_its_exit_code(ctl, server, args, status, message):

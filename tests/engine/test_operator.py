@@ -11,11 +11,13 @@ import pytest
 
 from jobqueue.core.errors import Conflict, InvalidArgument, NotFound, Unavailable
 from jobqueue.core.job import (
+    UPDATABLE,
     Cancellation,
     JobQuery,
     JobSpec,
     Queue,
     QueueSpec,
+    QueueUpdate,
     Retried,
     RetryQuery,
     SubmitStatus,
@@ -287,11 +289,13 @@ async def test_a_queue_that_cannot_exist_is_not_looked_for(rig: Rig, name: str):
     engine = rig.engine
     rig.store.calls.clear()
     for call in (
-        engine.queue_stats, engine.pause_queue, engine.resume_queue, engine.delete_queue
+        engine.queue_stats, engine.pause_queue, engine.resume_queue, engine.delete_queue,
+        lambda name: engine.update_queue(name, QueueUpdate(capacity=1)),
     ):  # fmt: skip
         with pytest.raises(NotFound, match=r"there is no queue .*: a name is 1 to 100 letters"):
             await call(name)
-    assert {"stats", "pause_queue", "delete_queue"}.isdisjoint(rig.store.calls)
+    calls = {"stats", "pause_queue", "delete_queue", "update_queue"}
+    assert calls.isdisjoint(rig.store.calls)
 
 
 # -- list ----------------------------------------------------------------------------------
@@ -404,3 +408,42 @@ async def test_a_new_queue_gets_the_servers_defaults_where_nothing_is_said(open_
     assert (made.max_retries, made.capacity) == (0, 0)
     assert (made.retry_profile, made.ttl) == ("producer", 60.0)
     assert (await rig.engine.queue_stats("mail")).queue == made
+
+
+async def test_an_update_is_checked_as_a_creation_is(rig: Rig):
+    before = (await rig.engine.queue_stats("default")).queue
+    wrong: dict[str, Any] = {
+        "max_retries": -1,
+        "ttl": 0.0,
+        "timeout": float("nan"),
+        "capacity": -1,
+        "retry_profile": "never",
+        "retry_base": 301.0,  # more than its profile's maximum
+        "retry_max": 1.0,
+        "retry_jitter": 1.5,
+        "priority_weights": {10: 1},
+    }
+    assert set(wrong) == set(UPDATABLE)
+    for name, value in wrong.items():
+        with pytest.raises(InvalidArgument) as refused:
+            await rig.engine.update_queue("default", QueueUpdate(**{"capacity": 5, name: value}))
+        assert refused.value.field == name
+    with pytest.raises(InvalidArgument, match="names no setting; allowed: max_retries, "):
+        await rig.engine.update_queue("default", QueueUpdate())
+    with pytest.raises(NotFound, match="jq-ctl queue create nowhere"):
+        await rig.engine.update_queue("nowhere", QueueUpdate(capacity=5))
+    assert (await rig.engine.queue_stats("default")).queue == before
+
+
+async def test_a_setting_is_put_back_to_what_the_server_is_configured_to(open_rig):
+    defaults = Queue(name="default", max_retries=7, retry_base=2.0, retry_max=9.0, ttl=60.0)
+    rig: Rig = await open_rig(queue=defaults)
+    made = await rig.engine.create_queue(
+        QueueSpec(name="mail", max_retries=0, retry_base=1.0, retry_jitter=0.5, ttl=5.0)
+    )
+    assert (made.retry_base, made.retry_max, made.retry_jitter) == (1.0, 9.0, 0.5)
+    update = QueueUpdate(max_retries=None, ttl=None, retry_base=None, retry_jitter=None)
+    changed = await rig.engine.update_queue("mail", update)
+    assert (changed.max_retries, changed.ttl) == (7, 60.0)
+    assert (changed.retry_base, changed.retry_max, changed.retry_jitter) == (2.0, 9.0, None)
+    assert (await rig.engine.queue_stats("mail")).queue == changed

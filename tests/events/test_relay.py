@@ -431,6 +431,8 @@ async def test_a_queue_comes_before_its_jobs_and_its_changes_in_order(driver: Dr
     await store.pause_queue("new", True)
     await store.pause_queue("new", True)  # no change
     await store.pause_queue("new", False)
+    await store.update_queue("new", {"retry_base": 2.5, "retry_max": 9.0, "ttl": None})
+    await store.update_queue("new", {"retry_base": 2.5})  # no change
     (seq,) = await store.unfinished("new", 10)
     await driver.do(Transition.dropped_with_queue(seq))
     assert await store.delete_queue("new") == 0
@@ -440,8 +442,11 @@ async def test_a_queue_comes_before_its_jobs_and_its_changes_in_order(driver: Dr
         (QueueChange.CREATED, False),
         (QueueChange.CHANGED, True),
         (QueueChange.CHANGED, False),
+        (QueueChange.CHANGED, False),
         (QueueChange.DELETED, False),
     ]
+    figures = [(one.queue.retry_base, one.queue.retry_max, one.queue.ttl) for one in changes]
+    assert figures == [(None, None, 5.0)] * 3 + [(2.5, 9.0, None)] * 2
     assert changes[0].queue.priority_weights == {9: 2, 0: 1}
     assert changes[0].queue.created_at == driver.clock.now()
     first = next(n for n, item in enumerate(items) if isinstance(item, JobEvent))

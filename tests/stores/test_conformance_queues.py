@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from jobqueue.core.errors import QueueFull
-from jobqueue.core.job import Queue, Refusal, SubmitStatus, Transition
+from jobqueue.core.job import UPDATABLE, Queue, Refusal, SubmitStatus, Transition
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Claim
 from tests.stores.driver import Driver, new, spec
@@ -24,12 +27,16 @@ async def test_a_queue_keeps_what_it_was_created_with(driver: Driver):
             timeout=5.0,
             capacity=10,
             retry_profile="producer",
+            retry_base=0.25,
+            retry_max=40.0,
+            retry_jitter=0.5,
             priority_weights={9: 5, 5: 3, 0: 1},
         )
     )
     queue = (await driver.stats("mail")).queue
     assert (queue.name, queue.max_retries, queue.ttl, queue.timeout) == ("mail", 7, 60.0, 5.0)
     assert (queue.capacity, queue.retry_profile, queue.paused) == (10, "producer", False)
+    assert (queue.retry_base, queue.retry_max, queue.retry_jitter) == (0.25, 40.0, 0.5)
     assert dict(queue.priority_weights or {}) == {9: 5, 5: 3, 0: 1}
     assert queue.created_at == driver.clock.now()
 
@@ -37,6 +44,76 @@ async def test_a_queue_keeps_what_it_was_created_with(driver: Driver):
 async def test_a_name_can_be_taken_once(driver: Driver):
     assert not await driver.store.create_queue(Queue(name="q", max_retries=99))
     assert (await driver.stats()).queue.max_retries == 3
+
+
+EVERYTHING: dict[str, Any] = {
+    "max_retries": 9,
+    "ttl": 60.0,
+    "timeout": 5.0,
+    "capacity": 10,
+    "retry_profile": "producer",
+    "retry_base": 0.25,
+    "retry_max": 40.0,
+    "retry_jitter": 0.5,
+    "priority_weights": {9: 5, 0: 1},
+}
+
+
+async def test_an_update_changes_what_it_names_and_nothing_else(driver: Driver):
+    assert set(EVERYTHING) == set(UPDATABLE)
+    await driver.store.pause_queue("q", True)
+    before = (await driver.stats()).queue
+    for name, value in EVERYTHING.items():
+        before = replace(before, **{name: value})
+        assert await driver.store.update_queue("q", {name: value}) == before
+        assert (await driver.stats()).queue == before
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("ttl", "timeout", "retry_base", "retry_max", "retry_jitter")
+    )
+    plain = replace(before, **nothing, priority_weights=None)
+    assert await driver.store.update_queue("q", {**nothing, "priority_weights": None}) == plain
+    assert (await driver.stats()).queue == plain
+    assert await driver.store.update_queue("q", {}) == plain
+
+
+async def test_an_update_of_an_unknown_or_deleted_queue_changes_nothing(driver: Driver):
+    assert await driver.store.update_queue("nowhere", {"max_retries": 9}) is None
+    assert await driver.store.stats("nowhere") == []
+    await driver.queue("gone")
+    assert await driver.store.delete_queue("gone") == 0
+    assert await driver.store.update_queue("gone", {"max_retries": 9}) is None
+    assert await driver.store.create_queue(Queue(name="gone"))
+    assert (await driver.stats("gone")).queue.max_retries == 3
+
+
+async def test_a_queue_that_comes_back_has_its_new_retry_settings(driver: Driver):
+    await driver.queue("gone", retry_base=2.0, retry_max=9.0, retry_jitter=0.0)
+    assert await driver.store.delete_queue("gone") == 0
+    await driver.queue("gone")
+    queue = (await driver.stats("gone")).queue
+    assert (queue.retry_base, queue.retry_max, queue.retry_jitter) == (None, None, None)
+
+
+async def test_waiting_jobs_keep_what_they_got_and_new_ones_get_the_new_values(driver: Driver):
+    old = await driver.submit()
+    await driver.store.update_queue("q", {"max_retries": 9, "ttl": 60.0, "timeout": 5.0})
+    new_one = await driver.submit()
+    kept, got = await driver.job(old), await driver.job(new_one)
+    assert (kept.max_retries, kept.ttl, kept.timeout, kept.expires_at) == (3, None, None, None)
+    assert (got.max_retries, got.ttl, got.timeout) == (9, 60.0, 5.0)
+    assert got.expires_at == driver.clock.now() + 60.0
+
+
+async def test_capacity_and_weights_of_an_update_hold_at_once(driver: Driver):
+    for _ in range(3):
+        await driver.submit()
+    await driver.store.update_queue("q", {"capacity": 3})
+    (refused,) = await driver.results(spec())
+    assert isinstance(refused.error, QueueFull)
+    await driver.store.update_queue("q", {"capacity": 0, "priority_weights": {0: 1_000, 9: 1}})
+    await driver.results(*(spec(priority=9) for _ in range(3)))
+    first = [(await driver.claim_one()).priority for _ in range(4)]
+    assert first.count(0) >= 2  # by strict priority the first three were of priority 9
 
 
 async def test_pausing_is_shown_and_an_unknown_queue_is_told_apart(driver: Driver):

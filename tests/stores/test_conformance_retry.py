@@ -59,6 +59,33 @@ async def test_the_default_profile_adds_jitter_to_five_ten_twenty(driver: Driver
         a = await driver.claim_one(queues=["default"])
 
 
+@pytest.mark.req("jq:FR-033")
+async def test_a_queues_own_base_maximum_and_jitter_hold(driver: Driver):
+    await driver.queue("own", retry_base=3.0, retry_max=10.0, retry_jitter=0.0)
+    a = await driver.running(queue="own", max_retries=10)
+    for expected in (3.0, 6.0, 10.0, 10.0):
+        await driver.fail(a)
+        due = (await driver.job(a.id)).next_retry_at
+        assert due == pytest.approx(driver.clock.now() + expected)
+        await driver.after(expected)
+        a = await driver.claim_one(queues=["own"])
+    await driver.store.update_queue("own", {"retry_jitter": 1.0})
+    await driver.fail(a)
+    due = (await driver.job(a.id)).next_retry_at
+    assert due is not None
+    assert 5.0 - 1e-6 <= due - driver.clock.now() <= 10.0 + 1e-6
+
+
+@pytest.mark.req("jq:FR-033")
+async def test_new_retry_settings_hold_for_the_next_failure_of_jobs_that_wait(driver: Driver):
+    failed, running = await driver.running(), await driver.running()
+    await driver.fail(failed)
+    await driver.store.update_queue("q", {"retry_base": 20.0, "retry_max": 30.0})
+    await driver.fail(running)
+    waits = [(await driver.job(one.id)).next_retry_at for one in (failed, running)]
+    assert waits == [pytest.approx(driver.clock.now() + wait) for wait in (1.0, 20.0)]
+
+
 async def test_retry_after_overrides_the_backoff(driver: Driver):
     a = await driver.running()
     await driver.fail(a, retry_after=33.0)

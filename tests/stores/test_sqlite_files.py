@@ -314,6 +314,8 @@ async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(o
 
 # What undoes each upgrade: a file as an earlier version left it.
 _UNDO = {
+    8: "ALTER TABLE queue DROP COLUMN retry_base; ALTER TABLE queue DROP COLUMN retry_max;"
+    " ALTER TABLE queue DROP COLUMN retry_jitter;",
     7: "DROP TABLE progress;",
     6: "DROP TRIGGER live_type; DROP INDEX live_ready; ALTER TABLE live DROP COLUMN type;"
     " CREATE INDEX live_ready ON live (queue, prio, seq) WHERE ready = 1;"

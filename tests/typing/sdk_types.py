@@ -7,9 +7,10 @@ and that is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any, assert_type
 
-from jobqueue import Context, Job, JobHandle, JobQueue, Task
+from jobqueue import Backoff, Context, Job, JobHandle, JobQueue, Task
 
 app = JobQueue("memory://")
 
@@ -22,6 +23,18 @@ async def send(to: str, subject: str, ctx: Context) -> dict[str, int]:
 @app.task
 async def first(ctx: Context, to: str, times: int = 1) -> list[str]:
     return [to] * times
+
+
+@app.task(backoff=Backoff(base=1, max=60), retry_on=OSError, abort_on=(KeyError, ValueError))
+async def picky() -> None: ...
+
+
+@app.task(backoff=[1, timedelta(minutes=1)])
+async def stepped() -> None: ...
+
+
+app.task(backoff="soon")  # type: ignore[arg-type]
+app.task(retry_on="OSError")  # type: ignore[arg-type]
 
 
 @app.task

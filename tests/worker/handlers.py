@@ -84,6 +84,22 @@ def later() -> None:
     raise RetryLater(12.5, "busy")
 
 
+class Passing(Exception):
+    """Worth another attempt."""
+
+
+class Final(Passing):
+    """Not worth one."""
+
+
+def throw(error: str) -> None:
+    """Raise an error by its name."""
+    known = (Passing, Final, FileNotFoundError, ValueError, Abort)
+    if error == "RetryLater":
+        raise RetryLater(12.5)
+    raise {kind.__name__: kind for kind in known}[error]("thrown")
+
+
 def never() -> None:
     raise Abort("hopeless")
 

@@ -1,8 +1,8 @@
-"""``jq-ctl queue``: create, look at, pause and delete queues."""
+"""``jq-ctl queue``: create, change, look at, pause and delete queues."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,44 +22,75 @@ from jobqueue.cli.program import examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import MAX_PRIORITY, QueueSpec, QueueStats
+from jobqueue.core.job import (
+    MAX_PRIORITY,
+    UPDATABLE,
+    Queue,
+    QueueSpec,
+    QueueStats,
+    QueueUpdate,
+)
 from jobqueue.core.lifecycle import State
 from jobqueue.core.retry import PROFILES, profile
 
-app = typer.Typer(help="Create, look at, pause and delete queues.", no_args_is_help=True)
+app = typer.Typer(help="Create, change, look at, pause and delete queues.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.")]
+
+
+Retries = Annotated[int | None, typer.Option(min=0, help="Retries of its jobs.")]
+Ttl = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Time in which its jobs must start.")
+]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Time that one attempt may run.")
+]
+Capacity = Annotated[
+    int | None, typer.Option(min=0, help="PENDING jobs it takes at most; 0 = unbounded.")
+]
+Profile = Annotated[str | None, typer.Option(help=f"How long retries wait: {', '.join(PROFILES)}.")]
+Base = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", help="First wait before a retry, in place of the profile's; it doubles."
+    ),
+]
+Most = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Longest wait before a retry, with its jitter."),
+]
+Jitter = Annotated[
+    float | None,
+    typer.Option(metavar="SHARE", help="Random share of a wait, 0 to 1; 0.25 = up to 25 %."),
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        metavar="P:W,...",
+        help="Share dispatch among priorities by weight; without it priority is strict.",
+    ),
+]
 
 
 @app.command(epilog=examples(
     "jq-ctl queue create mail",
     "jq-ctl queue create mail --max-retries 5 --ttl 3600 --priority-weights 9:5,5:3,0:1",
+    "jq-ctl queue create mail --retry-base 2 --retry-max 60 --retry-jitter 0.5",
 ))  # fmt: skip
 def create(
     context: typer.Context,
     name: Name,
-    max_retries: Annotated[int | None, typer.Option(min=0, help="Retries of its jobs.")] = None,
-    ttl: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Time in which its jobs must start.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Time that one attempt may run.")
-    ] = None,
-    capacity: Annotated[
-        int | None, typer.Option(min=0, help="PENDING jobs it takes at most; 0 = unbounded.")
-    ] = None,
-    retry_profile: Annotated[
-        str | None, typer.Option(help=f"How long retries wait: {', '.join(PROFILES)}.")
-    ] = None,
-    priority_weights: Annotated[
-        str,
-        typer.Option(
-            metavar="P:W,...",
-            help="Share dispatch among priorities by weight; without it priority is strict.",
-        ),
-    ] = "",
+    max_retries: Retries = None,
+    ttl: Ttl = None,
+    timeout: Timeout = None,
+    capacity: Capacity = None,
+    retry_profile: Profile = None,
+    retry_base: Base = None,
+    retry_max: Most = None,
+    retry_jitter: Jitter = None,
+    priority_weights: Weights = "",
     output: OutputOption = None,
 ) -> None:
-    """Create a queue."""
+    """Create a queue. What is not given is what the server is configured to."""
     chosen = session(context)
     if retry_profile is not None:
         profile(retry_profile)  # a wrong name is told before anything is sent
@@ -70,6 +101,9 @@ def create(
         timeout=timeout,
         capacity=capacity,
         retry_profile=retry_profile,
+        retry_base=retry_base,
+        retry_max=retry_max,
+        retry_jitter=retry_jitter,
         priority_weights=parse_weights(priority_weights),
     )
     created = chosen.call(lambda backend: backend.create_queue(spec))
@@ -77,6 +111,96 @@ def create(
         print_json(queue_document(QueueStats(queue=created, depth={})))
     else:
         typer.echo(f"Queue {created.name} is created")
+
+
+@app.command(epilog=examples(
+    "jq-ctl queue update mail --max-retries 5",
+    "jq-ctl queue update mail --retry-base 2 --retry-max 60 --retry-jitter 0.5",
+    "jq-ctl queue update mail --capacity 1000 --reset ttl,priority-weights",
+))  # fmt: skip
+def update(
+    context: typer.Context,
+    name: Name,
+    max_retries: Retries = None,
+    ttl: Ttl = None,
+    timeout: Timeout = None,
+    capacity: Capacity = None,
+    retry_profile: Profile = None,
+    retry_base: Base = None,
+    retry_max: Most = None,
+    retry_jitter: Jitter = None,
+    priority_weights: Weights = "",
+    reset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="Settings to put back to the server's defaults, as ttl,retry-max.",
+        ),
+    ] = "",
+    output: OutputOption = None,
+) -> None:
+    """Change settings of a queue; what is not named stays as it is.
+
+    Jobs that were submitted before keep the retries, TTL and timeout that they got. How long a
+    failed job waits, the capacity and the weights hold for all jobs at once.
+    """
+    chosen = session(context)
+    if retry_profile is not None:
+        profile(retry_profile)
+    given = {
+        "max_retries": max_retries,
+        "ttl": ttl,
+        "timeout": timeout,
+        "capacity": capacity,
+        "retry_profile": retry_profile,
+        "retry_base": retry_base,
+        "retry_max": retry_max,
+        "retry_jitter": retry_jitter,
+        "priority_weights": parse_weights(priority_weights),
+    }
+    said: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+    for field in parse_reset(reset):
+        if field in said:
+            raise InvalidArgument("--reset", f"{_flag(field)} is given as well; give one of them")
+        said[field] = None
+    if not said:
+        flags = ", ".join(f"--{_flag(field)}" for field in UPDATABLE)
+        raise InvalidArgument("update", f"nothing to change is given; allowed: {flags}, --reset")
+    change = QueueUpdate(**said)
+
+    async def work(backend: Backend) -> QueueStats:
+        await backend.update_queue(name, change)
+        return await backend.queue_stats(name)
+
+    changed = chosen.call(work)
+    if chosen.json:
+        print_json(queue_document(changed))
+        return
+    document = queue_document(changed)
+    shown = ", ".join(f"{_flag(field)} {_shown(document[field])}" for field in said)
+    typer.echo(f"Queue {name} is changed: {shown}")
+
+
+def parse_reset(text: str) -> list[str]:
+    """``ttl,retry-max`` as names of settings."""
+    names = [part.strip().replace("-", "_") for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in UPDATABLE:
+            allowed = ", ".join(map(_flag, UPDATABLE))
+            raise InvalidArgument("--reset", f"{name!r} is no setting; allowed: {allowed}")
+    return names
+
+
+def _flag(field: str) -> str:
+    return field.replace("_", "-")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{priority}:{weight}" for priority, weight in sorted(value.items())[::-1])
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value)
 
 
 def parse_weights(text: str) -> dict[int, int] | None:
@@ -187,6 +311,7 @@ def stats(context: typer.Context, name: Name, output: OutputOption = None) -> No
         ("Error rate", f"{found.error_rate:.1%}"),
         ("Max retries", str(queue.max_retries)),
         ("Retry profile", queue.retry_profile),
+        *_retry_fields(queue),
         ("Capacity", str(queue.capacity) if queue.capacity else "unbounded"),
     ]
     if found.unserved:
@@ -199,6 +324,18 @@ def stats(context: typer.Context, name: Name, output: OutputOption = None) -> No
     if weights:
         fields.append(("Priority weights", ",".join(f"{p}:{w}" for p, w in weights.items())))
     print_fields(fields)
+
+
+def _retry_fields(queue: Queue) -> list[tuple[str, str]]:
+    """What a queue has in place of its profile's figures."""
+    fields = []
+    if queue.retry_base is not None:
+        fields.append(("Retry base", duration(queue.retry_base)))
+    if queue.retry_max is not None:
+        fields.append(("Retry max", duration(queue.retry_max)))
+    if queue.retry_jitter is not None:
+        fields.append(("Retry jitter", f"{queue.retry_jitter:.0%}"))
+    return fields
 
 
 @app.command(epilog=examples("jq-ctl queue pause mail"))

@@ -326,7 +326,9 @@ def _redis_url(scheme: str, url: str) -> str:
 
 def _as_queue(queue: QueueSpec | str) -> QueueSpec:
     made = QueueSpec(name=queue) if isinstance(queue, str) else queue
-    check_queue(made.resolve(Queue(name="")))
+    # Which profile the server has is not known here: a base or a maximum alone may fit it.
+    unknown = Queue(name="", retry_base=made.retry_max, retry_max=made.retry_base)
+    check_queue(made.resolve(unknown))
     return made
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from jobqueue.client.home import Home
 from jobqueue.core.job import (
+    KEEP,
     Health,
     Job,
     JobQuery,
+    Keep,
     Page,
     Queue,
     QueueSpec,
     QueueStats,
+    QueueUpdate,
     RetryQuery,
     Worker,
 )
@@ -29,6 +32,37 @@ class Operator:
     async def create_queue(self, queue: QueueSpec) -> Queue:
         """Create a queue; AlreadyExists if the name is taken."""
         return await self._home.call(lambda backend: backend.create_queue(queue))
+
+    async def update_queue(
+        self,
+        name: str,
+        *,
+        max_retries: int | Keep | None = KEEP,
+        ttl: float | Keep | None = KEEP,
+        timeout: float | Keep | None = KEEP,
+        capacity: int | Keep | None = KEEP,
+        retry_profile: str | Keep | None = KEEP,
+        retry_base: float | Keep | None = KEEP,
+        retry_max: float | Keep | None = KEEP,
+        retry_jitter: float | Keep | None = KEEP,
+        priority_weights: Mapping[int, int] | Keep | None = KEEP,
+    ) -> Queue:
+        """Change what is given, and nothing else; ``None`` puts a setting back to the default.
+
+        Jobs that were submitted before keep the retries, TTL and timeout that they got.
+        """
+        update = QueueUpdate(
+            max_retries=max_retries,
+            ttl=ttl,
+            timeout=timeout,
+            capacity=capacity,
+            retry_profile=retry_profile,
+            retry_base=retry_base,
+            retry_max=retry_max,
+            retry_jitter=retry_jitter,
+            priority_weights=priority_weights,
+        )
+        return await self._home.call(lambda backend: backend.update_queue(name, update))
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
         """Delete an empty queue; by force, dead-letter its unfinished jobs (returns how many)."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
+from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import NO_LABELS, JobSpec
+from jobqueue.core.retry import Backoff
 from jobqueue.worker.registry import TaskOptions
 
 Seconds = float | timedelta
@@ -98,6 +101,43 @@ def seconds(name: str, value: Seconds | None) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidArgument(name, f"expected seconds or a timedelta, got {value!r}")
     return float(value)
+
+
+def backoff(value: Any) -> Backoff | tuple[float, ...]:
+    """The waits before retries: always the same, one after another, or growing."""
+    if isinstance(value, Backoff):
+        return value
+    several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    waits: list[float] = []
+    for one in value if several else [value]:
+        try:
+            wait = seconds("backoff", one)
+        except InvalidArgument:
+            wait = None
+        if wait is None:
+            waits.clear()
+            break
+        if not 0 <= wait <= MAX_SECONDS:  # NaN, too
+            raise InvalidArgument("backoff", f"{wait:g} is not 0 to {MAX_SECONDS:.0f} seconds")
+        waits.append(wait)
+    if not waits:
+        raise InvalidArgument(
+            "backoff",
+            f"expected seconds, a list of them, or Backoff(base, max, jitter), got {value!r:.80}",
+        )
+    return tuple(waits)
+
+
+def exceptions(name: str, value: Any) -> tuple[type[BaseException], ...]:
+    """One exception class, or several."""
+    several = isinstance(value, Iterable) and not isinstance(value, type | str)
+    found = tuple(value) if several else (value,)
+    for kind in found:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise InvalidArgument(
+                name, f"expected exception classes, as (OSError, TimeoutError), got {kind!r:.80}"
+            )
+    return found
 
 
 def moment(name: str, value: datetime | float | None) -> float | None:

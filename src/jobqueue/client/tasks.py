@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import (
@@ -21,10 +21,19 @@ from typing import (
 )
 
 from jobqueue.client.handle import JobHandle
-from jobqueue.client.options import NO_OPTIONS, Seconds, SubmitOptions, seconds, submit_options
+from jobqueue.client.options import (
+    NO_OPTIONS,
+    Seconds,
+    SubmitOptions,
+    backoff,
+    exceptions,
+    seconds,
+    submit_options,
+)
 from jobqueue.core.cron import Cron
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Job, JobSpec
+from jobqueue.core.retry import Backoff
 from jobqueue.worker.context import Context
 from jobqueue.worker.registry import TaskDefinition, TaskOptions, define
 from jobqueue.worker.task import ExecutorName
@@ -38,6 +47,7 @@ Ts = TypeVarTuple("Ts")
 F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
 S_co = TypeVar("S_co", bound=Callable[..., Any], covariant=True)
 
+Exceptions: TypeAlias = type[BaseException] | Iterable[type[BaseException]]
 Coro: TypeAlias = Coroutine[Any, Any, R]
 Submitting: TypeAlias = Coroutine[Any, Any, JobHandle[R]]
 
@@ -166,6 +176,10 @@ class TaskDecorator:
     times. A parameter annotated ``Context`` is filled in by the worker and is not an argument of
     ``submit``; put it first or last.
 
+    ``backoff`` says how long a failed job waits before its retries, in place of the queue: always
+    so many seconds, ``[1, 10, 60]`` (the last for all further ones), or a ``Backoff`` that doubles.
+    Only exceptions in ``retry_on`` are retried, those in ``abort_on`` never: it wins.
+
     ``cron="*/5 * * * *"`` submits the task at these times, in UTC or the ``timezone`` given, while
     any worker of the app runs; the task must do without arguments.
     """
@@ -230,6 +244,9 @@ class TaskDecorator:
         priority: int | None = None,
         ttl: Seconds | None = None,
         executor: ExecutorName | None = None,
+        backoff: Seconds | Sequence[Seconds] | Backoff | None = None,
+        retry_on: Exceptions | None = None,
+        abort_on: Exceptions | None = None,
         cron: str | None = None,
         timezone: str | None = None,
         default: bool = False,
@@ -279,4 +296,11 @@ def _with(options: TaskOptions, said: Mapping[str, Any]) -> TaskOptions:
     for name in ("timeout", "ttl"):
         if name in changes:
             changes[name] = seconds(name, changes[name])
+    if "backoff" in changes:
+        changes["backoff"] = backoff(changes["backoff"])
+    for name in ("retry_on", "abort_on"):
+        if name in changes:
+            changes[name] = exceptions(name, changes[name])
+    if changes.get("retry_on") == ():
+        raise InvalidArgument("retry_on", "name at least one exception; max_retries=0 retries none")
     return replace(options, **changes)

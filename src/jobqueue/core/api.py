@@ -19,6 +19,7 @@ from jobqueue.core.job import (
     Queue,
     QueueSpec,
     QueueStats,
+    QueueUpdate,
     Retried,
     RetryQuery,
     SubmitResult,
@@ -177,6 +178,14 @@ class OperatorApi(Protocol):
 
     async def create_queue(self, spec: QueueSpec) -> Queue:
         """Create a queue; AlreadyExists if the name is taken."""
+        ...
+
+    async def update_queue(self, name: str, update: QueueUpdate) -> Queue:
+        """Change the settings that the update names; NotFound if there is no such queue.
+
+        Jobs that were submitted before keep the retries, TTL and timeout that they got; how long
+        a failed job waits, capacity and weights are those of the queue at that moment.
+        """
         ...
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+MAX_SECONDS = 10 * 365 * 86_400.0
+"""The longest time that anything may be told to wait or to last."""
+
 
 class Clock(Protocol):
     """Seconds since the epoch, as the store sees them."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jobqueue.core.errors import JobQueueError, KeyConflict
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 from jobqueue.core.progress import Progress
+from jobqueue.core.retry import RetryPolicy, policy_of
 
 T = TypeVar("T")
 
@@ -233,10 +234,22 @@ class Transition:
 
     @classmethod
     def timed_out(
-        cls, seq: int, lease: int, error: str = "", ran_for: float | None = None
+        cls,
+        seq: int,
+        lease: int,
+        error: str = "",
+        ran_for: float | None = None,
+        retry_after: float | None = None,
     ) -> Transition:
         """The attempt ran longer than its timeout."""
-        return cls(seq, Move.TIME_OUT, lease, error=error or "timed out", ran_for=ran_for)
+        return cls(
+            seq,
+            Move.TIME_OUT,
+            lease,
+            error=error or "timed out",
+            retry_after=retry_after,
+            ran_for=ran_for,
+        )
 
     @classmethod
     def cancel_acknowledged(cls, seq: int, lease: int, ran_for: float | None = None) -> Transition:
@@ -310,14 +323,26 @@ class Queue:
     timeout: float | None = None
     capacity: int = 0  # PENDING jobs at most; 0 = unbounded
     retry_profile: str = "default"
+    retry_base: float | None = None  # these three: None = what the profile says
+    retry_max: float | None = None
+    retry_jitter: float | None = None
     priority_weights: Mapping[int, int] | None = None
     paused: bool = False
     created_at: float = 0.0
 
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """How long its failed jobs wait."""
+        return policy_of(self.retry_profile, self.retry_base, self.retry_max, self.retry_jitter)
+
 
 @dataclass(slots=True, kw_only=True)
 class QueueSpec:
-    """A queue as an operator asks for it. ``None`` means: what the server is configured to."""
+    """A queue as an operator asks for it. ``None`` means: what the server is configured to.
+
+    ``retry_base``, ``retry_max`` (seconds) and ``retry_jitter`` (a share, 0 to 1) stand in place
+    of the profile's: the first wait, the longest, and how much of a wait is random.
+    """
 
     name: str
     max_retries: int | None = None
@@ -325,21 +350,82 @@ class QueueSpec:
     timeout: float | None = None
     capacity: int | None = None
     retry_profile: str | None = None
+    retry_base: float | None = None
+    retry_max: float | None = None
+    retry_jitter: float | None = None
     priority_weights: Mapping[int, int] | None = None
     paused: bool = False
 
     def resolve(self, defaults: Queue) -> Queue:
         """Fill in what was not said."""
+        profile = _or(self.retry_profile, defaults.retry_profile)
+        figures = retry_figures(profile, defaults)
         return Queue(
             name=self.name,
             max_retries=_or(self.max_retries, defaults.max_retries),
             ttl=_or(self.ttl, defaults.ttl),
             timeout=_or(self.timeout, defaults.timeout),
             capacity=_or(self.capacity, defaults.capacity),
-            retry_profile=_or(self.retry_profile, defaults.retry_profile),
+            retry_profile=profile,
+            retry_base=_or(self.retry_base, figures["retry_base"]),
+            retry_max=_or(self.retry_max, figures["retry_max"]),
+            retry_jitter=_or(self.retry_jitter, figures["retry_jitter"]),
             priority_weights=_or(self.priority_weights, defaults.priority_weights),
             paused=self.paused,
         )
+
+
+def retry_figures(profile: str, defaults: Queue) -> dict[str, float | None]:
+    """The server's own figures go with the server's profile; another profile has its own."""
+    own = profile == defaults.retry_profile
+    names = ("retry_base", "retry_max", "retry_jitter")
+    return {name: getattr(defaults, name) if own else None for name in names}
+
+
+class Keep(enum.Enum):
+    """In an update: this setting stays as it is."""
+
+    KEEP = "keep"
+
+
+KEEP = Keep.KEEP
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueUpdate:
+    """What an operator changes of a queue. ``None`` means: what the server is configured to."""
+
+    max_retries: int | Keep | None = KEEP
+    ttl: float | Keep | None = KEEP
+    timeout: float | Keep | None = KEEP
+    capacity: int | Keep | None = KEEP
+    retry_profile: str | Keep | None = KEEP
+    retry_base: float | Keep | None = KEEP
+    retry_max: float | Keep | None = KEEP
+    retry_jitter: float | Keep | None = KEEP
+    priority_weights: Mapping[int, int] | Keep | None = KEEP
+
+    def named(self) -> dict[str, Any]:
+        """The settings that it changes, by name."""
+        said = {name: getattr(self, name) for name in UPDATABLE}
+        return {name: value for name, value in said.items() if value is not KEEP}
+
+    def resolve(self, queue: Queue, defaults: Queue) -> dict[str, Any]:
+        """The new values, by name, for the queue as it stands."""
+        values = self.named()
+        if values.get("retry_profile", KEEP) is None:
+            values["retry_profile"] = defaults.retry_profile
+        figures = retry_figures(values.get("retry_profile", queue.retry_profile), defaults)
+        for name, value in values.items():
+            if value is None:
+                values[name] = figures[name] if name in figures else getattr(defaults, name)
+        if "priority_weights" in values:
+            values["priority_weights"] = values["priority_weights"] or None  # none: strict
+        return values
+
+
+UPDATABLE = tuple(field.name for field in fields(QueueUpdate))
+"""The settings of a queue that can be changed while it stands."""
 
 
 def _or(said: T | None, default: T) -> T:

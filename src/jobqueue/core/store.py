@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
@@ -357,6 +357,14 @@ class Store(Protocol):
 
     async def create_queue(self, queue: Queue) -> bool:
         """Create a queue; False if the name exists already."""
+        ...
+
+    async def update_queue(self, name: str, values: Mapping[str, Any]) -> Queue | None:
+        """Give a queue new values of these settings (``core.job.UPDATABLE``), checked already.
+
+        Returns the queue as it is then; None if there is none of that name. Jobs that were
+        submitted before keep the retries, TTL and timeout that they got.
+        """
         ...
 
     async def pause_queue(self, name: str, paused: bool) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, NotFound
 from jobqueue.core.job import (
     MAX_PAGE,
@@ -17,7 +18,7 @@ from jobqueue.core.job import (
     WorkerInfo,
 )
 from jobqueue.core.lifecycle import DEATHS
-from jobqueue.core.retry import profile
+from jobqueue.core.retry import check_retry
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.core.texts import (
     MAX_KEY_LENGTH,
@@ -29,7 +30,6 @@ from jobqueue.core.texts import (
 )
 
 MAX_RETRIES = 1_000
-MAX_SECONDS = 10 * 365 * 86_400.0
 LATEST = 253_402_300_799.0  # the last second of the year 9999
 MAX_CONCURRENCY = 100_000
 MAX_TYPES = 5_000  # of a worker
@@ -112,7 +112,7 @@ def check_queue(queue: Queue) -> None:
         _check_positive("timeout", queue.timeout)
     if not 0 <= queue.capacity <= MAX_CAPACITY:
         raise InvalidArgument("capacity", f"must be 0 (unbounded) to {MAX_CAPACITY}")
-    profile(queue.retry_profile)
+    check_retry(queue.retry_profile, queue.retry_base, queue.retry_max, queue.retry_jitter)
     for priority, weight in (queue.priority_weights or {}).items():
         if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= 1_000_000:
             raise InvalidArgument(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Pulse, Transition, WorkerStatus
 from jobqueue.core.lifecycle import REPORTABLE, Move
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Store
-from jobqueue.engine.admission import MAX_SECONDS
 from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Session

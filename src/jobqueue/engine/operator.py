@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
-from jobqueue.core.errors import AlreadyExists, Conflict, NotFound, no_such_queue
+from jobqueue.core.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, no_such_queue
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import (
+    UPDATABLE,
     Health,
     Job,
     NotRetried,
@@ -15,6 +17,7 @@ from jobqueue.core.job import (
     Queue,
     QueueSpec,
     QueueStats,
+    QueueUpdate,
     Refusal,
     Retried,
     RetryQuery,
@@ -56,6 +59,19 @@ class OperatorCalls:
         if not await self._store.create_queue(queue):
             raise AlreadyExists(f"name: there is a queue {queue.name!r} already")
         return queue
+
+    async def update_queue(self, name: str, update: QueueUpdate) -> Queue:
+        """See ``OperatorApi.update_queue``."""
+        if not update.named():
+            raise InvalidArgument("update", f"names no setting; allowed: {', '.join(UPDATABLE)}")
+        queue = (await self.queue_stats(name)).queue
+        values = update.resolve(queue, self._settings.queue)
+        admission.check_queue(replace(queue, **values))
+        changed = await self._store.update_queue(name, values)
+        if changed is None:
+            raise no_such_queue(name)
+        self._scheduler.wake()
+        return changed
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
         """See ``OperatorApi.delete_queue``."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from jobqueue.core.job import JobSpec
 from jobqueue.core.store import Store
 
-_AGE = 1.0  # seconds; a queue's TTL changes only when the queue is deleted and created again
+_AGE = 1.0  # seconds; a TTL that an operator changes is known everywhere after that
 _MOST = 1_000
 
 

@@ -31,7 +31,12 @@ DELETED = 5
 
 def queue_body(queue: Queue) -> str:
     """A queue as the outbox keeps it."""
-    return json.dumps(asdict(queue))
+    said = asdict(queue)
+    # A server of the version before does not know these; it need not, where a queue has none.
+    for name in ("retry_base", "retry_max", "retry_jitter"):
+        if said[name] is None:
+            del said[name]
+    return json.dumps(said)
 
 
 def outbox_item(kind: int, number: int, at: float, body: str) -> StreamItem:

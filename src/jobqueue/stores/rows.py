@@ -129,8 +129,8 @@ def held_row(row: Any) -> Held:
 
 def stats_row(row: Any) -> QueueStats:
     """A queue and its figures from the columns of ``stats``."""
-    (name, max_retries, ttl, timeout, capacity, retry_profile, weights, paused, created_at,
-     *depth, succeeded, failed, run_seconds, timed) = row  # fmt: skip
+    (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max, retry_jitter,
+     weights, paused, created_at, *depth, succeeded, failed, run_seconds, timed) = row  # fmt: skip
     queue = Queue(
         name=name,
         max_retries=max_retries,
@@ -138,6 +138,9 @@ def stats_row(row: Any) -> QueueStats:
         timeout=timeout,
         capacity=capacity,
         retry_profile=retry_profile,
+        retry_base=retry_base,
+        retry_max=retry_max,
+        retry_jitter=retry_jitter,
         priority_weights=read_weights(weights),
         paused=bool(paused),
         created_at=created_at,
@@ -151,6 +154,15 @@ def stats_row(row: Any) -> QueueStats:
         run_seconds=run_seconds,
         timed=timed,
     )
+
+
+def settings_row(queue: Queue) -> tuple[Any, ...]:
+    """The columns of a queue that can be changed, in the order that ``stats`` selects them."""
+    weights = json.dumps(dict(queue.priority_weights)) if queue.priority_weights else None
+    return (
+        queue.max_retries, queue.ttl, queue.timeout, queue.capacity, queue.retry_profile,
+        queue.retry_base, queue.retry_max, queue.retry_jitter, weights,
+    )  # fmt: skip
 
 
 def read_weights(column: str | None) -> dict[int, int] | None:

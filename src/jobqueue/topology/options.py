@@ -79,6 +79,9 @@ def queue(settings: Settings, name: str = DEFAULT_QUEUE) -> Queue:
         timeout=settings.queue.timeout,
         capacity=settings.queue.capacity,
         retry_profile=settings.queue.retry_profile,
+        retry_base=settings.queue.retry_base,
+        retry_max=settings.queue.retry_max,
+        retry_jitter=settings.queue.retry_jitter,
     )
 
 

@@ -30,7 +30,7 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.progress import Progress
 from jobqueue.worker import frames
 from jobqueue.worker.context import Context
-from jobqueue.worker.execution import describe, retry_after, retryable, too_large
+from jobqueue.worker.execution import describe, kinds, retry_after, too_large
 from jobqueue.worker.frames import Advance, Cancel, Done, Failed, FromChild, Ready, Run, Waiting
 from jobqueue.worker.progress import Throttle
 from jobqueue.worker.task import TaskDefinition, define
@@ -131,11 +131,11 @@ class Child:
                 value = asyncio.run(value)
             result = task.encode_result(value)
         except BaseException as error:
-            return Failed(describe(error), retryable(error), retry_after(error))
+            return Failed(describe(error), _kinds(error), retry_after(error))
         finally:
             attempt.ended = True
         if result is not None and len(result) > job.max_result_bytes:
-            return Failed(too_large(len(result), job.max_result_bytes), retryable=False)
+            return Failed(too_large(len(result), job.max_result_bytes))
         return Done(result, context.cancel_noticed)
 
     def _find(self, job: Run) -> TaskDefinition:
@@ -176,6 +176,11 @@ def load(module: str, script: str | None) -> ModuleType:
         del sys.modules[SCRIPT_MODULE]
         raise
     return loaded
+
+
+def _kinds(error: BaseException) -> list[str]:
+    """The kinds of an error; a class of the script by the name that it has in the worker."""
+    return [name.replace(f"{SCRIPT_MODULE}.", "__main__.", 1) for name in kinds(error)]
 
 
 def _flush() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import enum
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
@@ -14,9 +14,10 @@ from typing import Any, Protocol
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Assignment, Transition
 from jobqueue.core.progress import Progress
+from jobqueue.core.retry import Backoff
 from jobqueue.worker.context import Context
 from jobqueue.worker.outcomes import Abort, PlainFailure, RetryLater, UnknownTask
-from jobqueue.worker.task import TaskDefinition
+from jobqueue.worker.task import DEFAULT_OPTIONS, TaskDefinition, TaskOptions
 from jobqueue.worker.waiting import WaitingSlots
 
 MAX_ERROR_BYTES = 8 * 1024
@@ -94,6 +95,14 @@ class Execution:
         if self.assignment.timeout is not None or self.definition is None:
             return self.assignment.timeout
         return self.definition.options.timeout
+
+    def retry_wait(self) -> float | None:
+        """How long its task's jobs wait before the next retry; None: as the queue says."""
+        backoff = None if self.definition is None else self.definition.options.backoff
+        made = self.assignment.retry_count
+        if isinstance(backoff, Backoff):
+            return backoff.delay(made)
+        return backoff[min(made, len(backoff) - 1)] if backoff else None
 
     def expired(self, now: float) -> bool:
         """Whether the TTL ended before the start."""
@@ -190,7 +199,15 @@ class Endings:
     def raised(self, execution: Execution, error: BaseException) -> Transition:
         """The handler raised."""
         execution.error = error
-        return self.failed(execution, describe(error), retryable(error), retry_after(error))
+        return self.reported(execution, describe(error), kinds(error), retry_after(error))
+
+    def reported(
+        self, execution: Execution, error: str, kinds: Sequence[str], retry_after: float | None
+    ) -> Transition:
+        """The handler raised an error of these kinds, here or in a process."""
+        task = execution.definition
+        options = DEFAULT_OPTIONS if task is None else task.options
+        return self.failed(execution, error, may_retry(kinds, options), retry_after)
 
     def failed(
         self,
@@ -201,6 +218,8 @@ class Endings:
     ) -> Transition:
         """The attempt failed with that text."""
         job = execution.assignment
+        if retry_after is None and retryable:
+            retry_after = execution.retry_wait()
         return Transition.failed(
             job.seq,
             job.lease,
@@ -216,9 +235,33 @@ def too_large(size: int, limit: int) -> str:
     return f"result: {size} bytes, more than the {limit} allowed"
 
 
-def retryable(error: BaseException) -> bool:
-    """Whether another attempt could end differently."""
-    return not isinstance(error, Abort | InvalidArgument)
+def retryable(error: BaseException, options: TaskOptions = DEFAULT_OPTIONS) -> bool:
+    """Whether another attempt could end differently, as far as the error and its task say."""
+    return may_retry(kinds(error), options)
+
+
+def kinds(error: BaseException) -> list[str]:
+    """An error's class and its bases by name: a process can tell these, but not the classes."""
+    return _names(type(error).__mro__)
+
+
+def may_retry(kinds: Sequence[str], options: TaskOptions) -> bool:
+    """Whether an error of these kinds is retried. Abort and RetryLater come before the task."""
+    if not _FINAL.isdisjoint(kinds):
+        return False
+    if not _ASKED.isdisjoint(kinds):
+        return True
+    if not set(_names(options.abort_on)).isdisjoint(kinds):
+        return False
+    return options.retry_on is None or not set(_names(options.retry_on)).isdisjoint(kinds)
+
+
+def _names(classes: Iterable[type]) -> list[str]:
+    return [f"{kind.__module__}.{kind.__qualname__}" for kind in classes]
+
+
+_FINAL = frozenset(_names((Abort, InvalidArgument)))
+_ASKED = frozenset(_names((RetryLater,)))
 
 
 def retry_after(error: BaseException) -> float | None:

@@ -67,7 +67,7 @@ class Failed(msgspec.Struct, tag="failed", tag_field="is"):
     """From the process: the handler raised, or could not be called."""
 
     error: str
-    retryable: bool = True
+    kinds: list[str] = []  # of the error that it raised; none: the result was too large
     retry_after: float | None = None
 
 

@@ -447,7 +447,10 @@ class WorkerRuntime:
             return
         job = execution.assignment
         text = f"timed out after {execution.timeout:g} s"
-        self._report(execution, Transition.timed_out(job.seq, job.lease, text, execution.ran_for()))
+        report = Transition.timed_out(
+            job.seq, job.lease, text, execution.ran_for(), execution.retry_wait()
+        )
+        self._report(execution, report)
         self._interrupt(execution, Stop.TIMED_OUT)
 
     def _answered(self, reports: Sequence[Transition], accepted: Sequence[bool]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.core.retry import Backoff
 from jobqueue.worker.codec import Codec
 
 ExecutorName = Literal["auto", "process"]
@@ -25,6 +26,10 @@ class TaskOptions:
     priority: int = 0
     ttl: float | None = None
     executor: ExecutorName = "auto"  # auto: ``async def`` on the loop, ``def`` in a thread
+    # Seconds before each retry, the last for all further ones. None: what the queue says.
+    backoff: Backoff | tuple[float, ...] | None = None
+    retry_on: tuple[type[BaseException], ...] | None = None  # None: every exception
+    abort_on: tuple[type[BaseException], ...] = ()
 
 
 DEFAULT_OPTIONS = TaskOptions()

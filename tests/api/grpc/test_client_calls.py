@@ -21,6 +21,7 @@ from jobqueue.core.job import (
     JobQuery,
     JobSpec,
     QueueSpec,
+    QueueUpdate,
     Retried,
     RetryQuery,
     SubmitStatus,
@@ -250,6 +251,11 @@ async def test_queues(remote):
     assert (made.max_retries, made.priority_weights) == (7, {9: 5, 0: 1})
     with pytest.raises(AlreadyExists):
         await remote.create_queue(QueueSpec(name="mail"))
+    changed = await remote.update_queue("mail", QueueUpdate(ttl=None, capacity=4, retry_base=1.5))
+    assert (changed.ttl, changed.capacity, changed.retry_base) == (None, 4, 1.5)
+    assert (changed.max_retries, changed.priority_weights) == (7, {9: 5, 0: 1})
+    plain = await remote.update_queue("mail", QueueUpdate(priority_weights={}, retry_base=None))
+    assert (plain.priority_weights, plain.retry_base, plain.capacity) == (None, None, 4)
     await remote.pause_queue("mail")
     assert (await remote.queue_stats("mail")).queue.paused
     await remote.resume_queue("mail")

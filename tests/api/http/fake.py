@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.errors import AlreadyExists, NotFound
@@ -21,6 +22,7 @@ from jobqueue.core.job import (
     Queue,
     QueueSpec,
     QueueStats,
+    QueueUpdate,
     Retried,
     RetryQuery,
     SubmitResult,
@@ -184,6 +186,12 @@ class FakeBackend:
             raise AlreadyExists(f"queue {queue.name!r} exists")
         self.queues[queue.name] = queue
         return queue
+
+    async def update_queue(self, name: str, update: QueueUpdate) -> Queue:
+        queue = (await self.queue_stats(name)).queue
+        values = update.resolve(queue, Queue(name="defaults"))
+        self.queues[name] = replace(queue, **values)
+        return self.queues[name]
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
         await self._call()

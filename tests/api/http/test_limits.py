@@ -217,7 +217,7 @@ async def test_a_defect_is_500_logged_and_leaks_nothing(
         ("GET", "/nothing", 404, "NOT_FOUND"),
         ("GET", "/jobs/", 404, "NOT_FOUND"),
         ("DELETE", "/jobs", 405, "INVALID_ARGUMENT"),
-        ("PATCH", "/queues/default", 405, "INVALID_ARGUMENT"),
+        ("PUT", "/queues/default", 405, "INVALID_ARGUMENT"),
     ],
 )
 async def test_routes_that_do_not_exist(

@@ -12,7 +12,7 @@ import pytest
 
 from jobqueue._version import __version__
 from jobqueue.api.http import create_app, shapes
-from jobqueue.api.http.bodies import decode_batch, decode_job, decode_queue
+from jobqueue.api.http.bodies import decode_batch, decode_job, decode_queue, decode_queue_patch
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.job import Page
 from tests.api.http.fake import FakeBackend
@@ -29,7 +29,7 @@ ROUTES = {
     "/dlq/retry": {"post"},
     "/dlq/{job_id}/retry": {"post"},
     "/queues": {"get", "post"},
-    "/queues/{name}": {"get", "delete"},
+    "/queues/{name}": {"get", "patch", "delete"},
     "/queues/{name}/pause": {"post"},
     "/queues/{name}/resume": {"post"},
     "/workers": {"get"},
@@ -123,6 +123,9 @@ def test_the_examples_are_accepted(document: dict[str, Any]) -> None:
         assert content["examples"]
         for example in content["examples"].values():
             assert read(msgspec.json.encode(example["value"]))
+    patch = document["paths"]["/queues/{name}"]["patch"]["requestBody"]["content"]
+    for example in patch["application/json"]["examples"].values():
+        assert decode_queue_patch(msgspec.json.encode(example["value"])).named()
 
 
 async def test_answers_are_as_documented(http: httpx.AsyncClient, backend: FakeBackend) -> None:

@@ -51,6 +51,38 @@ async def test_bad_queues(
     assert list(backend.queues) == ["default"]
 
 
+async def test_change_a_queue(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    backend.queues["default"].ttl = 9.0
+    backend.queues["default"].capacity = 9
+    body = {"retry_base": 2, "retry_max": 60, "retry_jitter": 0.5, "ttl": None}
+    response = await http.patch("/queues/default", json=body)
+    assert response.status_code == 200
+    assert body.items() <= response.json().items()
+    changed = backend.queues["default"]
+    assert (changed.retry_base, changed.ttl, changed.capacity) == (2, None, 9)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"name": "other"}', "name"),
+        (b'{"paused": true}', "paused"),
+        (b'{"retry_base": "soon"}', "retry_base"),
+        (b'{"priority_weights": {"high": 1}}', "priority_weights"),
+        (b"[]", "body"),
+    ],
+)
+async def test_bad_changes_of_a_queue(
+    http: httpx.AsyncClient, backend: FakeBackend, body: bytes, field: str
+) -> None:
+    before = dict(backend.queues)
+    response = await http.patch("/queues/default", content=body)
+    assert response.status_code == 400
+    assert field in response.json()["error"]["message"]
+    assert backend.queues == before
+    assert (await http.patch("/queues/nowhere", json={"ttl": 1})).status_code == 404
+
+
 @pytest.mark.req("jq:FR-028")
 async def test_queue_figures(http: httpx.AsyncClient) -> None:
     one = await http.get("/queues/default")

@@ -127,6 +127,9 @@ class QueueSeen:
     timeout: float | None
     capacity: int
     retry_profile: str
+    retry_base: float | None
+    retry_max: float | None
+    retry_jitter: float | None
     priority_weights: Mapping[int, int] | None
     depth: Mapping[str, int]  # states without jobs may be missing
     processed: int
@@ -181,6 +184,8 @@ class PublicFace(Protocol):
     async def delete(self, job_id: str) -> None: ...
 
     async def create_queue(self, name: str, **settings: Any) -> QueueSeen: ...
+
+    async def update_queue(self, name: str, **settings: Any) -> QueueSeen: ...
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int: ...
 

@@ -13,7 +13,16 @@ import grpc.aio
 from jobqueue.api.grpc.errors import from_rpc_error
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Event, Job, JobQuery, JobSpec, QueueSpec, QueueStats, SubmitStatus
+from jobqueue.core.job import (
+    Event,
+    Job,
+    JobQuery,
+    JobSpec,
+    QueueSpec,
+    QueueStats,
+    QueueUpdate,
+    SubmitStatus,
+)
 from jobqueue.core.lifecycle import State
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc
 from tests import patience
@@ -105,6 +114,9 @@ def _queue(stats: QueueStats) -> QueueSeen:
         timeout=queue.timeout,
         capacity=queue.capacity,
         retry_profile=queue.retry_profile,
+        retry_base=queue.retry_base,
+        retry_max=queue.retry_max,
+        retry_jitter=queue.retry_jitter,
         priority_weights=dict(queue.priority_weights) if queue.priority_weights else None,
         depth={state.name: count for state, count in stats.depth.items()},
         processed=stats.processed,
@@ -228,6 +240,11 @@ class GrpcDriver:
     async def create_queue(self, name: str, **settings: Any) -> QueueSeen:
         with _saying_codes():
             queue = await self._remote.create_queue(QueueSpec(name=name, **settings))
+        return _queue(QueueStats(queue=queue, depth={}))
+
+    async def update_queue(self, name: str, **settings: Any) -> QueueSeen:
+        with _saying_codes():
+            queue = await self._remote.update_queue(name, QueueUpdate(**settings))
         return _queue(QueueStats(queue=queue, depth={}))
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:

@@ -134,6 +134,9 @@ def _queue(queue: dict[str, Any]) -> QueueSeen:
         timeout=queue["timeout"],
         capacity=queue["capacity"],
         retry_profile=queue["retry_profile"],
+        retry_base=queue["retry_base"],
+        retry_max=queue["retry_max"],
+        retry_jitter=queue["retry_jitter"],
         priority_weights=None if weights is None else {int(p): w for p, w in weights.items()},
         depth=queue["depth"],
         processed=queue["processed"],
@@ -275,6 +278,9 @@ class HttpDriver:
 
     async def create_queue(self, name: str, **settings: Any) -> QueueSeen:
         return _queue((await self._call("POST", "/queues", json={"name": name, **settings})).json())
+
+    async def update_queue(self, name: str, **settings: Any) -> QueueSeen:
+        return _queue((await self._call("PATCH", f"/queues/{name}", json=settings)).json())
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
         params = {"force": "true"} if force else {}

@@ -41,6 +41,10 @@ BAD_QUEUES: list[tuple[str, dict[str, object], str]] = [
     ("q", {"timeout": 0.0}, "timeout"),
     ("q", {"capacity": -1}, "capacity"),
     ("q", {"retry_profile": "eager"}, "retry_profile"),
+    ("q", {"retry_base": 0.0}, "retry_base"),
+    ("q", {"retry_base": 9.0, "retry_max": 8.0}, "retry_base"),
+    ("q", {"retry_max": -1.0}, "retry_max"),
+    ("q", {"retry_jitter": 1.5}, "retry_jitter"),
     ("q", {"priority_weights": {10: 1}}, "priority_weights"),
     ("q", {"priority_weights": {1: 0}}, "priority_weights"),
 ]

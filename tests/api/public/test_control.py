@@ -197,6 +197,33 @@ async def test_create_a_queue(face: PublicFace) -> None:
     assert (await face.queue("mail")).max_retries == 5
 
 
+async def test_update_a_queue(face: PublicFace, connect_hand: ConnectHand) -> None:
+    await face.create_queue("mail", max_retries=5, ttl=60.0, capacity=50, retry_jitter=0.5)
+    old = await submit(face, queue="mail")
+    await face.pause_queue("mail")
+    changed = await face.update_queue(
+        "mail", max_retries=1, ttl=None, timeout=9.0, retry_base=100.0, retry_max=200.0
+    )
+    seen = await face.queue("mail")
+    for queue in (changed, seen):
+        assert (queue.max_retries, queue.ttl, queue.timeout, queue.capacity) == (1, None, 9.0, 50)
+        assert (queue.retry_base, queue.retry_max, queue.retry_jitter) == (100.0, 200.0, 0.5)
+        assert (queue.retry_profile, queue.paused) == ("default", True)
+    await face.resume_queue("mail")
+    assert (await face.get(old)).max_retries == 5
+    new = await face.get(await submit(face, queue="mail"))
+    assert (new.max_retries, new.ttl, new.timeout) == (1, None, 9.0)
+    hand = await connect_hand(queues=("mail",))
+    await hand.fail(await hand.begin())
+    failed = await face.get(old)
+    assert failed.next_retry_at is not None
+    # By the profile alone it is 5 s; the attempt itself takes no time.
+    assert failed.next_retry_at - failed.created_at >= 99.0
+    weighted = await face.update_queue("mail", priority_weights={9: 5, 0: 1})
+    assert weighted.priority_weights == {9: 5, 0: 1}
+    assert (await face.update_queue("mail", priority_weights=None)).priority_weights is None
+
+
 @pytest.mark.req("jq:FR-026")
 async def test_delete_a_queue(face: PublicFace, hand: Hand) -> None:
     await face.create_queue("mail")

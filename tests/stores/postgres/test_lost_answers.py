@@ -189,6 +189,8 @@ async def test_the_rest_is_repeated(cuttable, proxy, side):
         assert (await cuttable.request_cancel(seq)).cancel_requested
         assert await cuttable.pause_queue("q", True)
         assert await cuttable.pause_queue("q", False)
+        changed = await cuttable.update_queue("q", {"capacity": 1_000 + command})
+        assert changed.capacity == 1_000 + command
         term = await cuttable.lead(7, 60.0)
         assert term is not None
         await cuttable.retire_silent(3_600.0, term)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jobqueue.core.errors import NotFound, QueueFull
-from jobqueue.core.job import Queue, SubmitStatus, Transition
+from jobqueue.core.job import Assignment, Queue, SubmitStatus, Transition
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.store import Claim, Term
 from jobqueue.stores.postgres import chores
@@ -97,6 +97,26 @@ async def test_a_queue_that_is_created_again_works_at_both(open_store):
         assert await two.delete_queue("again") == 0
         (refused,) = (await one.submit(new(spec(queue="again")))).results
         assert isinstance(refused.error, NotFound)
+
+
+async def test_an_update_holds_at_the_other_server_as_well(open_store):
+    """One that only hears of the ends of jobs, and does not claim meanwhile."""
+    one, two = await open_store(), await open_store()
+    await two.submit(new(*(spec() for _ in range(400))))
+    held = await two.claim([Claim(("q",), ["w"] * 400)])
+    assert len(held) == 400
+
+    async def wait_of(job: Assignment) -> float:
+        failed = Transition.failed(job.seq, job.lease, "boom")
+        (outcome,) = (await two.apply([failed])).outcomes
+        assert outcome.due is not None
+        return outcome.due - time.time()
+
+    assert await wait_of(held.pop()) < 60  # from here on it knows the queue
+    assert await one.update_queue("q", {"retry_base": 3_600.0, "retry_max": 3_600.0})
+    while await wait_of(held.pop()) < 60:
+        assert held, "the other server has not heard of the update"
+        await asyncio.sleep(0.02)
 
 
 async def test_a_thousand_queues(open_store, db):

@@ -200,12 +200,14 @@ async def test_a_mark_is_moved_once_and_an_entry_is_put_once(
     async def once(script: int) -> None:
         nonlocal refused
         await cuttable.pause_queue("q", script % 2 == 1)
+        changed = await cuttable.update_queue("q", {"capacity": 1_000 + script})
+        assert changed.capacity == 1_000 + script
         page = await cuttable.changes_after(start, 10_000, PAGE)
         await cuttable.move_mark(start, term, 1)
         refused += 1
         lag = await other.stream_lag()
         assert lag.refused == refused
-        assert sum(isinstance(item, QueueEvent) for item in page.items) == 1 + script
+        assert sum(isinstance(item, QueueEvent) for item in page.items) == 1 + 2 * script
 
     await at_every_script(proxy, side, once)
 

@@ -45,6 +45,7 @@ ROLES: dict[str, frozenset[Role]] = {
     "/jq.v1.WorkerService/Heartbeat": _WORKER,
     "/jq.v1.WorkerService/Deregister": _WORKER,
     "/jq.v1.OperatorService/CreateQueue": _OPERATOR,
+    "/jq.v1.OperatorService/UpdateQueue": _OPERATOR,
     "/jq.v1.OperatorService/DeleteQueue": _OPERATOR,
     "/jq.v1.OperatorService/PauseQueue": _OPERATOR,
     "/jq.v1.OperatorService/ResumeQueue": _OPERATOR,

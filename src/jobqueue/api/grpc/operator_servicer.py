@@ -10,6 +10,7 @@ from jobqueue.api.grpc.codec.operations import (
     health_to_pb,
     queue_spec_from_pb,
     queue_to_pb,
+    queue_update_from_pb,
     retried_to_pb,
     retry_query_from_pb,
     stats_to_pb,
@@ -38,6 +39,16 @@ class OperatorServicer(rpc.OperatorServiceServicer):
             raise InvalidArgument("queue", "is missing")
         queue = await self._backend.create_queue(queue_spec_from_pb(request.queue))
         return pb.CreateQueueResponse(queue=queue_to_pb(queue))
+
+    @handled
+    async def UpdateQueue(
+        self, request: pb.UpdateQueueRequest, context: Any
+    ) -> pb.UpdateQueueResponse:
+        """Change settings of a queue."""
+        if not request.HasField("queue"):
+            raise InvalidArgument("queue", "is missing")
+        queue = await self._backend.update_queue(request.queue.name, queue_update_from_pb(request))
+        return pb.UpdateQueueResponse(queue=queue_to_pb(queue))
 
     @handled
     async def DeleteQueue(

@@ -12,15 +12,29 @@ from datetime import datetime
 from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request
 
 from jobqueue.api.http.errors import TooLarge
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
-from jobqueue.core.job import DEFAULT_QUEUE, JobSpec, QueueSpec
+from jobqueue.core.job import DEFAULT_QUEUE, UPDATABLE, JobSpec, QueueSpec, QueueUpdate
 
 _Seconds = Annotated[float | None, Meta(description="seconds")]
+_Retries = Annotated[
+    int | None, Meta(description="default for its jobs; null: the server's default")
+]
+_Capacity = Annotated[
+    int | None, Meta(description="PENDING jobs at most; 0: unbounded; null: the server's default")
+]
+_Profile = Annotated[str | None, Meta(description="null: the server's default")]
+_Base = Annotated[float | None, Meta(description="seconds before the first retry")]
+_Most = Annotated[float | None, Meta(description="seconds before a retry at most")]
+_Jitter = Annotated[float | None, Meta(description="random share of the wait, 0 to 1")]
+_Weights = Annotated[
+    dict[int, int] | None,
+    Meta(description='shares of dispatch by priority, as {"9": 5, "0": 1}; null: strict'),
+]
 
 
 class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -77,20 +91,15 @@ class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """A queue to create. Only ``name`` is required."""
 
     name: str = ""
-    max_retries: Annotated[
-        int | None, Meta(description="default for its jobs; null: the server's default")
-    ] = None
+    max_retries: _Retries = None
     ttl: _Seconds = None
     timeout: _Seconds = None
-    capacity: Annotated[
-        int | None,
-        Meta(description="PENDING jobs at most; 0: unbounded; null: the server's default"),
-    ] = None
-    retry_profile: Annotated[str | None, Meta(description="null: the server's default")] = None
-    priority_weights: Annotated[
-        dict[int, int] | None,
-        Meta(description='shares of dispatch by priority, as {"9": 5, "0": 1}; null: strict'),
-    ] = None
+    capacity: _Capacity = None
+    retry_profile: _Profile = None
+    retry_base: _Base = None
+    retry_max: _Most = None
+    retry_jitter: _Jitter = None
+    priority_weights: _Weights = None
     paused: bool = False
 
     def queue(self) -> QueueSpec:
@@ -104,9 +113,31 @@ class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
             timeout=self.timeout,
             capacity=self.capacity,
             retry_profile=self.retry_profile,
+            retry_base=self.retry_base,
+            retry_max=self.retry_max,
+            retry_jitter=self.retry_jitter,
             priority_weights=self.priority_weights,
             paused=self.paused,
         )
+
+
+class QueuePatch(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a queue to change. What is absent stays; null: the server's default."""
+
+    max_retries: _Retries | UnsetType = UNSET
+    ttl: _Seconds | UnsetType = UNSET
+    timeout: _Seconds | UnsetType = UNSET
+    capacity: _Capacity | UnsetType = UNSET
+    retry_profile: _Profile | UnsetType = UNSET
+    retry_base: _Base | UnsetType = UNSET
+    retry_max: _Most | UnsetType = UNSET
+    retry_jitter: _Jitter | UnsetType = UNSET
+    priority_weights: _Weights | UnsetType = UNSET
+
+    def update(self) -> QueueUpdate:
+        """The change asked for."""
+        said = {name: getattr(self, name) for name in UPDATABLE}
+        return QueueUpdate(**{name: value for name, value in said.items() if value is not UNSET})
 
 
 class _Tasked(Struct):
@@ -125,6 +156,7 @@ class BatchBody(Struct, forbid_unknown_fields=True):
 
 _JOB = msgspec.json.Decoder(JobBody)
 _QUEUE = msgspec.json.Decoder(QueueBody)
+_PATCH = msgspec.json.Decoder(QueuePatch)
 _BATCH = msgspec.json.Decoder(BatchBody)
 _RAW_BATCH = msgspec.json.Decoder(_RawBatch)
 _TASKED = msgspec.json.Decoder(_Tasked)
@@ -144,6 +176,11 @@ def decode_job(body: bytes, settings: HttpSettings) -> JobSpec:
 def decode_queue(body: bytes) -> QueueSpec:
     """Read a queue."""
     return _decode(_QUEUE, QueueBody, body).queue()
+
+
+def decode_queue_patch(body: bytes) -> QueueUpdate:
+    """Read what to change of a queue."""
+    return _decode(_PATCH, QueuePatch, body).update()
 
 
 def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueueError]:

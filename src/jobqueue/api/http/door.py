@@ -37,6 +37,7 @@ ROLES: dict[tuple[str, str], frozenset[Role]] = {
     ("GET", "/queues"): _OPERATOR,
     ("POST", "/queues"): _OPERATOR,
     ("GET", "/queues/{name}"): _OPERATOR,
+    ("PATCH", "/queues/{name}"): _OPERATOR,
     ("DELETE", "/queues/{name}"): _OPERATOR,
     ("POST", "/queues/{name}/pause"): _OPERATOR,
     ("POST", "/queues/{name}/resume"): _OPERATOR,

@@ -18,6 +18,7 @@ _SCHEMAS = (
     bodies.JobBody,
     bodies.BatchBody,
     bodies.QueueBody,
+    bodies.QueuePatch,
     shapes.Accepted,
     shapes.JobView,
     shapes.JobPage,
@@ -67,6 +68,12 @@ _EXAMPLES: Mapping[type, Mapping[str, Any]] = {
         "mail": {
             "summary": "a bounded queue",
             "value": {"name": "mail", "max_retries": 5, "capacity": 1000},
+        }
+    },
+    bodies.QueuePatch: {
+        "retries": {
+            "summary": "other retries, and the TTL of the server",
+            "value": {"max_retries": 5, "retry_base": 2, "retry_max": 60, "ttl": None},
         }
     },
 }

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from jobqueue.api.http import render, shapes
-from jobqueue.api.http.bodies import QueueBody, decode_queue
+from jobqueue.api.http.bodies import QueueBody, QueuePatch, decode_queue, decode_queue_patch
 from jobqueue.api.http.desk import Desk, reply
 from jobqueue.api.http.openapi import answers, takes
 from jobqueue.api.http.params import DeleteQueueParams, NoParams
@@ -48,6 +48,17 @@ def queue_routes(desk: Desk) -> APIRouter:
         responses=answers({200: (shapes.QueueView, "the queue")}, 404),
     )
     async def read(name: str, params: NoParams) -> Response:
+        return reply(render.queue_view(await desk.backend.queue_stats(name)))
+
+    @router.patch(
+        "/queues/{name}",
+        summary="Change settings of a queue",
+        responses=answers({200: (shapes.QueueView, "the queue as it is now")}, 400, 404, 413),
+        openapi_extra=takes(QueuePatch),
+    )
+    async def update(name: str, request: Request, params: NoParams) -> Response:
+        async with desk.buffers.body(request, _MAX_QUEUE_BYTES) as body:
+            await desk.backend.update_queue(name, decode_queue_patch(body))
         return reply(render.queue_view(await desk.backend.queue_stats(name)))
 
     @router.delete(

@@ -176,6 +176,9 @@ class QueueView(Struct, kw_only=True):
     timeout: float | None
     capacity: int
     retry_profile: str
+    retry_base: float | None  # seconds; of these three null: the profile's
+    retry_max: float | None
+    retry_jitter: float | None
     priority_weights: dict[str, int] | None
     created_at: _Time
     depth: dict[str, int]  # by canonical state

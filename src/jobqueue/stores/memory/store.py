@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import decide, overdue
@@ -36,7 +37,6 @@ from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.rebuild import Rebuilt
 from jobqueue.core.restore import Restored, Told, led, not_empty, standing, unused
-from jobqueue.core.retry import policy_of
 from jobqueue.core.store import (
     ALL_QUEUES,
     Application,
@@ -324,7 +324,7 @@ class MemoryStore:
         queue = record.home
         if asked.move is Move.RETRY_BY_HAND and queue.queue.name in self._gone:
             return Outcome(Refusal.NO_QUEUE, before, record.reason, record.id, record.spec.queue)
-        policy = policy_of(queue.queue.retry_profile)
+        policy = queue.queue.retry_policy
         decision = decide(record, asked, now=now, rules=self._rules, policy=policy)
         if isinstance(decision, Refusal):
             return Outcome(decision, before, record.reason, record.id, record.spec.queue)
@@ -620,6 +620,17 @@ class MemoryStore:
             self._queues[queue.name] = revived
         self._outbox.queue(QueueChange.CREATED, queue, queue.created_at)
         return True
+
+    async def update_queue(self, name: str, values: Mapping[str, Any]) -> Queue | None:
+        """See ``Store.update_queue``."""
+        home = self._queues.get(name)
+        if home is None:
+            return None
+        changed = replace(home.queue, **values)
+        if changed != home.queue:
+            home.queue = changed
+            self._outbox.queue(QueueChange.CHANGED, changed, self._clock.now())
+        return replace(changed)
 
     async def pause_queue(self, name: str, paused: bool) -> bool:
         """See ``Store.pause_queue``."""

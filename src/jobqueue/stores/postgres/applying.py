@@ -12,7 +12,6 @@ from typing import Any
 from jobqueue.core.decide import Decision, Live, decide
 from jobqueue.core.job import Outcome, Refusal, Transition
 from jobqueue.core.lifecycle import FENCED, HELD, PATHS, TERMINAL, Move, Reason, State, Step
-from jobqueue.core.retry import policy_of
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres.board import Board, Home
 from jobqueue.stores.postgres.heads import Head
@@ -186,7 +185,7 @@ class Applying:
                 asked,
                 now=row.now,
                 rules=self._rules,
-                policy=policy_of(home.retry_profile),
+                policy=home.policy,
             )
             if isinstance(decision, Refusal):
                 if repeated and await _was_written(db, asked, row):
@@ -354,7 +353,7 @@ class _Writes:
             )
         ended = [row for row in self._rows.values() if row.live.state in TERMINAL]
         if ended:
-            await db.execute(SQL["end"], *_columns(map(_end, ended), 14), self._now)
+            await db.execute(SQL["end"], *columns(map(_end, ended), 14), self._now)
         moved = [
             row
             for row in self._rows.values()
@@ -362,20 +361,21 @@ class _Writes:
             and not (row.before in TERMINAL and row.live.state is State.PENDING)
         ]
         if moved:
-            columns = _columns(map(_live, moved), 18)
-            await db.execute(SQL["update_live"], *columns[:17], self._now, columns[17])
-        await db.execute(SQL["insert_events"], *_columns(self._events, 10), self._now)
+            cells = columns(map(_live, moved), 18)
+            await db.execute(SQL["update_live"], *cells[:17], self._now, cells[17])
+        await db.execute(SQL["insert_events"], *columns(self._events, 10), self._now)
         for queue, depth in self._depth.items():
             figures = [int(figure) for figure in depth[:8]]
             await db.execute(SQL["count"], queue, *figures, depth[8])
 
 
-def _columns(rows: Any, width: int) -> list[list[Any]]:
-    columns: list[list[Any]] = [[] for _ in range(width)]
+def columns(rows: Any, width: int) -> list[list[Any]]:
+    """Rows as one list for each column, which is what ``unnest`` takes."""
+    found: list[list[Any]] = [[] for _ in range(width)]
     for row in rows:
-        for column, value in zip(columns, row, strict=True):
+        for column, value in zip(found, row, strict=True):
             column.append(value)
-    return columns
+    return found
 
 
 def _end(row: _Row) -> tuple[Any, ...]:

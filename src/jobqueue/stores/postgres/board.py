@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jobqueue.core.retry import RetryPolicy, policy_of
 from jobqueue.core.store import ALL_QUEUES, Claim
 from jobqueue.stores.postgres.statements import SQL
 from jobqueue.stores.rows import read_weights
@@ -19,8 +20,8 @@ class Home:
     name: str
     paused: bool
     deleted: bool
-    retry_profile: str
     weights: dict[int, int] | None
+    policy: RetryPolicy
 
 
 class Board:
@@ -39,8 +40,8 @@ class Board:
     def read(self, rows: Sequence[Any], change: int) -> None:
         """Take in what the table said after this many changes; one since may not be in it."""
         self._by_id = {
-            number: Home(number, name, paused, deleted, profile, read_weights(weights))
-            for number, name, paused, deleted, profile, weights in rows
+            number: Home(number, name, paused, deleted, read_weights(weights), policy_of(*retry))
+            for number, name, paused, deleted, weights, *retry in rows
         }
         self.stale = change != self.changes
 

@@ -308,7 +308,9 @@ WHERE $1::text IS NULL OR q.name = $1
 GROUP BY q.name, r.type
 
 -- name: queue_board
-SELECT id, name, paused, deleted, retry_profile, priority_weights::text FROM queues
+SELECT id, name, paused, deleted, priority_weights::text, retry_profile, retry_base, retry_max,
+       retry_jitter
+FROM queues
 
 -- name: candidates
 -- What may be claimed next, without locks: for each head ($1 queue, $2 prio, $3 type, $4 where to
@@ -854,16 +856,23 @@ WHERE NOT EXISTS (
 
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.
-INSERT INTO queues AS q (name, max_retries, ttl, timeout, capacity, retry_profile,
-                         priority_weights, paused, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8,
-        coalesce(to_timestamp($9::float8), clock_timestamp()))
+INSERT INTO queues AS q (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base,
+                         retry_max, retry_jitter, priority_weights, paused, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::json, $11,
+        coalesce(to_timestamp($12::float8), clock_timestamp()))
 ON CONFLICT (name) DO UPDATE SET max_retries = excluded.max_retries, ttl = excluded.ttl,
     timeout = excluded.timeout, capacity = excluded.capacity,
-    retry_profile = excluded.retry_profile, priority_weights = excluded.priority_weights,
+    retry_profile = excluded.retry_profile, retry_base = excluded.retry_base,
+    retry_max = excluded.retry_max, retry_jitter = excluded.retry_jitter,
+    priority_weights = excluded.priority_weights,
     paused = excluded.paused, created_at = excluded.created_at, deleted = false
 WHERE q.deleted
 RETURNING extract(epoch FROM created_at)::float8
+
+-- name: update_queue
+UPDATE queues SET max_retries = $2, ttl = $3, timeout = $4, capacity = $5, retry_profile = $6,
+    retry_base = $7, retry_max = $8, retry_jitter = $9, priority_weights = $10::text::json
+WHERE name = $1
 
 -- name: pause_queue
 UPDATE queues SET paused = $2 WHERE name = $1 AND NOT deleted AND paused <> $2 RETURNING id
@@ -878,8 +887,8 @@ SELECT count(*) FROM job_live WHERE queue = $1
 SELECT seq FROM job_live WHERE queue = (SELECT id FROM queues WHERE name = $1) LIMIT $2
 
 -- name: stats
-SELECT q.name, q.max_retries, q.ttl, q.timeout, q.capacity, q.retry_profile,
-       q.priority_weights::text, q.paused, extract(epoch FROM q.created_at)::float8,
+SELECT q.name, q.max_retries, q.ttl, q.timeout, q.capacity, q.retry_profile, q.retry_base,
+       q.retry_max, q.retry_jitter, q.priority_weights::text, q.paused, extract(epoch FROM q.created_at)::float8,
        coalesce(sum(t.pending), 0)::bigint, coalesce(sum(t.assigned), 0)::bigint,
        coalesce(sum(t.running), 0)::bigint, coalesce(sum(t.done), 0)::bigint,
        coalesce(sum(t.failed), 0)::bigint, coalesce(sum(t.dead_lettered), 0)::bigint,
@@ -900,14 +909,15 @@ SELECT EXISTS (SELECT FROM leader
                WHERE expires_at > coalesce(to_timestamp($1::float8), clock_timestamp()))
 
 -- name: restore_queues
-INSERT INTO queues (name, max_retries, ttl, timeout, capacity, retry_profile, priority_weights,
-                    paused, deleted, created_at)
-SELECT name, max_retries, ttl, timeout, capacity, retry_profile, weights::json, paused, deleted,
-       to_timestamp(created_at)
+INSERT INTO queues (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
+                    retry_jitter, priority_weights, paused, deleted, created_at)
+SELECT name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
+       retry_jitter, weights::json, paused, deleted, to_timestamp(created_at)
 FROM unnest($1::text[], $2::int[], $3::float8[], $4::float8[], $5::bigint[], $6::text[],
-            $7::text[], $8::boolean[], $9::boolean[], $10::float8[])
-     AS t(name, max_retries, ttl, timeout, capacity, retry_profile, weights, paused, deleted,
-          created_at)
+            $7::float8[], $8::float8[], $9::float8[], $10::text[], $11::boolean[],
+            $12::boolean[], $13::float8[])
+     AS t(name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
+          retry_jitter, weights, paused, deleted, created_at)
 RETURNING id, name
 
 -- name: restore_sequence

@@ -1,8 +1,8 @@
-"""Queues: made, paused, deleted, counted."""
+"""Queues: made, changed, paused, deleted, counted."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.notices import Speaker
 from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.rows import settings_row
 
 CREATED, CHANGED, DELETED = map(int, QueueChange)
 
@@ -31,16 +32,13 @@ class Queues:
 
     async def create(self, queue: Queue) -> bool:
         """See ``Store.create_queue``."""
-        weights = json.dumps(dict(queue.priority_weights)) if queue.priority_weights else None
         now = self._database.now()
 
         async def work(db: Any) -> float | None:
             async with db.transaction():
                 at: float | None = await db.fetchval(
-                    SQL["create_queue"],
-                    queue.name, queue.max_retries, queue.ttl, queue.timeout, queue.capacity,
-                    queue.retry_profile, weights, queue.paused, now,
-                )  # fmt: skip
+                    SQL["create_queue"], queue.name, *settings_row(queue), queue.paused, now
+                )
                 if at is not None:
                     made = replace(queue, created_at=at)
                     await db.execute(SQL["put_queue"], CREATED, at, queue_body(made))
@@ -52,6 +50,26 @@ class Queues:
         queue.created_at = at
         self._changed()
         return True
+
+    async def update(self, name: str, values: Mapping[str, Any]) -> Queue | None:
+        """See ``Store.update_queue``."""
+
+        now = self._database.now()
+
+        async def work(db: Any) -> Queue | None:
+            async with db.transaction():
+                if await db.fetchval(SQL["lock_queue"], name) is None:
+                    return None
+                (found,) = await reads.stats(db, name)
+                changed = replace(found.queue, **values)
+                if changed != found.queue:
+                    await db.execute(SQL["update_queue"], name, *settings_row(changed))
+                    await db.execute(SQL["put_queue"], CHANGED, now, queue_body(changed))
+                return changed
+
+        queue = await self._database.writing.write("update_queue", work, again=work)
+        self._changed()
+        return queue
 
     async def pause(self, name: str, paused: bool) -> bool:
         """See ``Store.pause_queue``."""

@@ -12,14 +12,25 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import MAX_PRIORITY
 from jobqueue.core.lifecycle import HELD, TERMINAL, State
 from jobqueue.core.rebuild import Rebuilt
-from jobqueue.core.restore import Restored, Standing, Told, led, not_empty, standing, unused
+from jobqueue.core.restore import (
+    Restored,
+    RestoredQueue,
+    Standing,
+    Told,
+    led,
+    not_empty,
+    standing,
+    unused,
+)
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres import reads
+from jobqueue.stores.postgres.applying import columns
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.following import Position, snapshot
 from jobqueue.stores.postgres.heads import kind_of
 from jobqueue.stores.postgres.renumbering import including
 from jobqueue.stores.postgres.statements import REASON_NUMBERS, SQL, text
+from jobqueue.stores.rows import settings_row
 
 _BATCH = 2_000
 _LOCK_TIMEOUT = "2s"
@@ -210,23 +221,15 @@ async def _copy(db: Any, table: str, columns: Sequence[str], rows: Iterable[Row]
     await db.copy_records_to_table(table, columns=columns, records=rows)
 
 
+def _queue(one: RestoredQueue) -> Row:
+    queue = one.queue
+    return (queue.name, *settings_row(queue), queue.paused, one.deleted, queue.created_at)
+
+
 async def _queues(db: Any, state: Restored) -> dict[str, int]:
-    queues = [one.queue for one in state.queues]
     rows = await db.fetch(
         SQL["restore_queues"],
-        [queue.name for queue in queues],
-        [queue.max_retries for queue in queues],
-        [queue.ttl for queue in queues],
-        [queue.timeout for queue in queues],
-        [queue.capacity for queue in queues],
-        [queue.retry_profile for queue in queues],
-        [
-            json.dumps(dict(queue.priority_weights)) if queue.priority_weights else None
-            for queue in queues
-        ],
-        [queue.paused for queue in queues],
-        [one.deleted for one in state.queues],
-        [queue.created_at for queue in queues],
+        *columns(map(_queue, state.queues), 13),
     )
     return {name: number for number, name in rows}
 

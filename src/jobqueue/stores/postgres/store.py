@@ -333,6 +333,10 @@ class PostgresStore:
         """See ``Store.create_queue``."""
         return await self._queues.create(queue)
 
+    async def update_queue(self, name: str, values: Mapping[str, Any]) -> Queue | None:
+        """See ``Store.update_queue``."""
+        return await self._queues.update(name, values)
+
     async def pause_queue(self, name: str, paused: bool) -> bool:
         """See ``Store.pause_queue``."""
         return await self._queues.pause(name, paused)

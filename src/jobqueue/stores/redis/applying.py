@@ -60,8 +60,8 @@ class _Row:
         "live",
         "needs_queue",
         "now",
+        "policy",
         "priority",
-        "profile",
         "queue",
         "queue_deleted",
         "taken_away",
@@ -69,12 +69,13 @@ class _Row:
     )
 
     def __init__(self, seq: int, row: Sequence[Any]) -> None:
-        (_, now, job_id, profile, deleted, state, version, attempt, retry_count, max_retries,
-         lease, worker, cancel, deaths, timeout, run_at, expires_at, started_at, queue, priority,
-         error, reason) = row  # fmt: skip
+        (_, now, job_id, home, state, version, attempt, retry_count, max_retries, lease, worker,
+         cancel, deaths, timeout, run_at, expires_at, started_at, queue, priority, error,
+         reason) = row  # fmt: skip
+        deleted, profile, base, most, jitter = home
         self.now = float(now)
         self.id: str = job_id.decode()
-        self.profile = text(profile) or ""
+        self.policy = policy_of(text(profile) or "", number(base), number(most), number(jitter))
         self.queue_deleted = deleted is not None
         self.queue: str = queue.decode()
         self.priority = int(priority)
@@ -113,7 +114,7 @@ class _Row:
             self.needs_queue = True
             if self.queue_deleted:
                 return Outcome(Refusal.NO_QUEUE, before, live.reason, self.id, self.queue)
-        decision = decide(live, asked, now=self.now, rules=rules, policy=policy_of(self.profile))
+        decision = decide(live, asked, now=self.now, rules=rules, policy=self.policy)
         if isinstance(decision, Refusal):
             return Outcome(decision, before, live.reason, self.id, self.queue)
         self.changed = True

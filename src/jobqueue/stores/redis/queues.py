@@ -1,8 +1,10 @@
-"""Queues: made, paused, deleted, counted."""
+"""Queues: made, changed, paused, deleted, counted."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.job import Queue, QueueStats, WaitingType
@@ -23,9 +25,18 @@ def settings_of(queue: Queue) -> dict[str, Any]:
         "timeout": queue.timeout,
         "capacity": queue.capacity,
         "retry_profile": queue.retry_profile,
+        "retry_base": queue.retry_base,
+        "retry_max": queue.retry_max,
+        "retry_jitter": queue.retry_jitter,
         "priority_weights": json.dumps(dict(weights)) if weights else None,
         "paused": "1" if queue.paused else "0",
     }
+
+
+def _split(values: dict[str, Any]) -> tuple[list[Any], list[str]]:
+    """Fields to set, each with its value behind it, and fields to remove."""
+    said = [part for item in values.items() if item[1] is not None for part in item]
+    return said, [field for field, value in values.items() if value is None]
 
 
 class Queues:
@@ -36,14 +47,18 @@ class Queues:
 
     async def create(self, queue: Queue) -> bool:
         """See ``Store.create_queue``."""
-        values = settings_of(queue)
-        said = [part for item in values.items() if item[1] is not None for part in item]
-        missing = [field for field, value in values.items() if value is None]
-        at = await self._runner.write("create_queue", (queue.name, said, missing))
+        at = await self._runner.write("create_queue", (queue.name, *_split(settings_of(queue))))
         if at is None:
             return False
         queue.created_at = float(at[0])
         return True
+
+    async def update(self, name: str, values: Mapping[str, Any]) -> Queue | None:
+        """See ``Store.update_queue``."""
+        fields = settings_of(replace(Queue(name=name), **values))
+        changed = {field: fields[field] for field in values}
+        said = await self._runner.write("update_queue", (name, *_split(changed)))
+        return None if said is None else documents.queue(documents.fields(said[0]))
 
     async def pause(self, name: str, paused: bool) -> bool:
         """See ``Store.pause_queue``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from jobqueue.core.clock import Clock
 from jobqueue.core.decide import overdue
@@ -351,6 +352,10 @@ class RedisStore:
     async def create_queue(self, queue: Queue) -> bool:
         """See ``Store.create_queue``."""
         return await self._queues.create(queue)
+
+    async def update_queue(self, name: str, values: Mapping[str, Any]) -> Queue | None:
+        """See ``Store.update_queue``."""
+        return await self._queues.update(name, values)
 
     async def pause_queue(self, name: str, paused: bool) -> bool:
         """See ``Store.pause_queue``."""

@@ -286,20 +286,27 @@ SELECT count(*), min(at) FROM outbox WHERE after > ?1 OR after = ?1 AND number >
 
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.
-INSERT INTO queue (name, max_retries, ttl, timeout, capacity, retry_profile, priority_weights,
-                   paused, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO queue (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
+                   retry_jitter, priority_weights, paused, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET max_retries = excluded.max_retries, ttl = excluded.ttl,
     timeout = excluded.timeout, capacity = excluded.capacity,
-    retry_profile = excluded.retry_profile, priority_weights = excluded.priority_weights,
+    retry_profile = excluded.retry_profile, retry_base = excluded.retry_base,
+    retry_max = excluded.retry_max, retry_jitter = excluded.retry_jitter,
+    priority_weights = excluded.priority_weights,
     paused = excluded.paused, created_at = excluded.created_at, deleted = 0
 WHERE deleted = 1
 
+-- name: update_queue
+UPDATE queue SET max_retries = ?, ttl = ?, timeout = ?, capacity = ?, retry_profile = ?,
+    retry_base = ?, retry_max = ?, retry_jitter = ?, priority_weights = ?
+WHERE name = ?
+
 -- name: restore_queue
-INSERT INTO queue (name, max_retries, ttl, timeout, capacity, retry_profile, priority_weights,
-                   paused, created_at, deleted, succeeded_total, failed_total, run_seconds,
-                   timed_total)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
+INSERT INTO queue (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
+                   retry_jitter, priority_weights, paused, created_at, deleted, succeeded_total,
+                   failed_total, run_seconds, timed_total)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
 
 -- name: restore_records
 INSERT INTO rec (seq, id, queue, type, payload, labels, priority, max_retries, ttl, timeout, key,
@@ -323,8 +330,8 @@ SELECT 1, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0),
        coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0), 0
 
 -- name: stats
-SELECT name, max_retries, ttl, timeout, capacity, retry_profile, priority_weights, paused,
-       created_at, pending, assigned, running, done, failed, dead_lettered, succeeded_total,
+SELECT name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max, retry_jitter,
+       priority_weights, paused, created_at, pending, assigned, running, done, failed, dead_lettered, succeeded_total,
        failed_total, run_seconds, timed_total
 FROM queue WHERE deleted = 0 AND (? IS NULL OR name = ?) ORDER BY name
 

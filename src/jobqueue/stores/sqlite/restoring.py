@@ -21,6 +21,7 @@ from jobqueue.core.restore import (
     unused,
 )
 from jobqueue.core.store import Rules
+from jobqueue.stores.rows import settings_row
 from jobqueue.stores.sqlite import outbox, reads
 from jobqueue.stores.sqlite.statements import SQL, Row, write_rows
 from jobqueue.stores.sqlite.writes import Tally
@@ -69,11 +70,9 @@ def _check_empty(db: sqlite3.Connection, now: float) -> None:
 
 def _queue(db: sqlite3.Connection, one: RestoredQueue) -> int:
     queue, figures = one.queue, one.figures
-    weights = json.dumps(dict(queue.priority_weights)) if queue.priority_weights else None
     row = db.execute(
         SQL["restore_queue"],
-        (queue.name, queue.max_retries, queue.ttl, queue.timeout, queue.capacity,
-         queue.retry_profile, weights, int(queue.paused), queue.created_at, int(one.deleted),
+        (queue.name, *settings_row(queue), int(queue.paused), queue.created_at, int(one.deleted),
          figures.succeeded, figures.failed, figures.run_seconds,
          figures.succeeded + figures.failed),
     ).fetchone()  # fmt: skip

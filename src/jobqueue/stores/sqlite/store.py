@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import overdue
@@ -42,6 +42,7 @@ from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.restore import Restored, Told
+from jobqueue.core.retry import policy_of
 from jobqueue.core.store import (
     Application,
     Change,
@@ -57,7 +58,7 @@ from jobqueue.core.store import (
     TermEnded,
 )
 from jobqueue.core.stream import Changes, QueueChange, unpublished
-from jobqueue.stores.rows import held_row
+from jobqueue.stores.rows import held_row, settings_row
 from jobqueue.stores.sqlite import leadership, outbox, reads, restoring, writes
 from jobqueue.stores.sqlite.by_time import list_by_time
 from jobqueue.stores.sqlite.connection import BUSY_TIMEOUT, connect, prepare
@@ -220,8 +221,11 @@ class SqliteStore:
         def work(db: sqlite3.Connection) -> Application:
             now = self._clock.now()
             queues = {
-                row[0]: writes.Home(*row[1:])
-                for row in db.execute("SELECT id, name, retry_profile, deleted FROM queue")
+                row[0]: writes.Home(row[1], row[2], policy_of(*row[3:]))
+                for row in db.execute(
+                    "SELECT id, name, deleted, retry_profile, retry_base, retry_max, retry_jitter"
+                    " FROM queue"
+                )
             }
             tally = writes.Tally()
             outcomes = writes.apply(db, transitions, now, self._rules, queues, tally)
@@ -434,17 +438,31 @@ class SqliteStore:
 
         def work(db: sqlite3.Connection) -> bool:
             queue.created_at = self._clock.now()
-            weights = json.dumps(dict(queue.priority_weights)) if queue.priority_weights else None
             cursor = db.execute(
                 SQL["create_queue"],
-                (queue.name, queue.max_retries, queue.ttl, queue.timeout, queue.capacity,
-                 queue.retry_profile, weights, int(queue.paused), queue.created_at),
-            )  # fmt: skip
+                (queue.name, *settings_row(queue), int(queue.paused), queue.created_at),
+            )
             if cursor.rowcount == 1:
                 outbox.put_queue(db, QueueChange.CREATED, queue, queue.created_at)
             return cursor.rowcount == 1
 
         return await self._write("create_queue", work)
+
+    async def update_queue(self, name: str, values: Mapping[str, Any]) -> Queue | None:
+        """See ``Store.update_queue``."""
+
+        def work(db: sqlite3.Connection) -> Queue | None:
+            found = reads.stats(db, name)
+            if not found:
+                return None
+            queue = found[0].queue
+            changed = replace(queue, **values)
+            if changed != queue:
+                db.execute(SQL["update_queue"], (*settings_row(changed), name))
+                outbox.put_queue(db, QueueChange.CHANGED, changed, self._clock.now())
+            return changed
+
+        return await self._write("update_queue", work)
 
     async def pause_queue(self, name: str, paused: bool) -> bool:
         """See ``Store.pause_queue``."""

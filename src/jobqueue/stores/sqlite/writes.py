@@ -21,7 +21,7 @@ from jobqueue.core.job import (
     Transition,
 )
 from jobqueue.core.lifecycle import TERMINAL, Move, Reason, State
-from jobqueue.core.retry import policy_of
+from jobqueue.core.retry import RetryPolicy
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.core.weights import by_weight, merge_queues
 from jobqueue.stores.rows import read_weights
@@ -297,8 +297,8 @@ class Home(NamedTuple):
     """What a transition has to know of its job's queue."""
 
     name: str
-    retry_profile: str
     deleted: int
+    policy: RetryPolicy
 
 
 def apply(
@@ -325,8 +325,7 @@ def apply(
         if asked.move is Move.RETRY_BY_HAND and home.deleted:
             outcomes.append(Outcome(Refusal.NO_QUEUE, before, live.reason, row.job_id, home.name))
             continue
-        policy = policy_of(home.retry_profile)
-        decision = decide(live, asked, now=now, rules=rules, policy=policy)
+        decision = decide(live, asked, now=now, rules=rules, policy=home.policy)
         if isinstance(decision, Refusal):
             outcomes.append(Outcome(decision, before, live.reason, row.job_id, home.name))
             continue

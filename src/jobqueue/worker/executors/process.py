@@ -229,8 +229,10 @@ class ProcessExecutor:
             text = f"the process ended while it ran the job: {await child.kill()}"
             return self._endings.failed(execution, text), False
         if isinstance(message, Failed):
-            report = self._endings.failed(
-                execution, message.error, message.retryable, message.retry_after
+            if not message.kinds:
+                return self._endings.failed(execution, message.error, retryable=False), True
+            report = self._endings.reported(
+                execution, message.error, message.kinds, message.retry_after
             )
             return report, True
         if message.cancel_noticed:

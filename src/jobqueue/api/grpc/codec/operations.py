@@ -15,12 +15,15 @@ from jobqueue.api.grpc.codec.values import (
 )
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import (
+    KEEP,
+    UPDATABLE,
     ComponentHealth,
     Health,
     NotRetried,
     Queue,
     QueueSpec,
     QueueStats,
+    QueueUpdate,
     Retried,
     RetryQuery,
     WaitingType,
@@ -42,6 +45,9 @@ def queue_spec_to_pb(queue: QueueSpec | Queue) -> types_pb2.Queue:
             timeout_seconds=queue.timeout,
             capacity=queue.capacity,
             retry_profile=queue.retry_profile,
+            retry_base_seconds=queue.retry_base,
+            retry_max_seconds=queue.retry_max,
+            retry_jitter=queue.retry_jitter,
             priority_weights=queue.priority_weights or None,
             paused=queue.paused,
         )
@@ -59,9 +65,42 @@ def queue_spec_from_pb(message: types_pb2.Queue) -> QueueSpec:
         timeout=message.timeout_seconds if has("timeout_seconds") else None,
         capacity=message.capacity if has("capacity") else None,
         retry_profile=message.retry_profile if has("retry_profile") else None,
+        retry_base=message.retry_base_seconds if has("retry_base_seconds") else None,
+        retry_max=message.retry_max_seconds if has("retry_max_seconds") else None,
+        retry_jitter=message.retry_jitter if has("retry_jitter") else None,
         priority_weights=dict(message.priority_weights) or None,
         paused=message.paused,
     )
+
+
+def queue_update_to_pb(name: str, update: QueueUpdate) -> operator_pb2.UpdateQueueRequest:
+    """Raises InvalidArgument for what the wire cannot carry."""
+    said = update.named()
+    reset = [field for field, value in said.items() if value is None]
+    if said.get("priority_weights") == {}:
+        reset.append("priority_weights")  # the wire has no empty mapping; strict is the default
+    given = {field: value for field, value in said.items() if value is not None}
+    queue = queue_spec_to_pb(QueueSpec(name=name, **given))
+    return operator_pb2.UpdateQueueRequest(queue=queue, reset=reset)
+
+
+def queue_update_from_pb(message: operator_pb2.UpdateQueueRequest) -> QueueUpdate:
+    """What is absent stays as it is."""
+    given = queue_spec_from_pb(message.queue)
+    update = QueueUpdate()
+    for field in UPDATABLE:
+        value = getattr(given, field)
+        if value is not None:
+            setattr(update, field, value)
+    for asked in message.reset:
+        field = asked.removesuffix("_seconds")
+        if field not in UPDATABLE:
+            allowed = ", ".join(UPDATABLE)
+            raise InvalidArgument("reset", f"{asked[:80]!r} is no setting; allowed: {allowed}")
+        if getattr(update, field) is not KEEP:
+            raise InvalidArgument("reset", f"{field} is given as well; give one or the other")
+        setattr(update, field, None)
+    return update
 
 
 def queue_to_pb(queue: Queue) -> types_pb2.Queue:

@@ -17,6 +17,7 @@ from jobqueue.api.grpc.codec.operations import (
     health_from_pb,
     queue_from_pb,
     queue_spec_to_pb,
+    queue_update_to_pb,
     retried_from_pb,
     retry_query_to_pb,
     stats_from_pb,
@@ -44,6 +45,7 @@ from jobqueue.core.job import (
     Queue,
     QueueSpec,
     QueueStats,
+    QueueUpdate,
     Retried,
     RetryQuery,
     SubmitResult,
@@ -231,6 +233,14 @@ class GrpcBackend:
         """Create a queue."""
         request = operator_pb2.CreateQueueRequest(queue=queue_spec_to_pb(spec))
         answer = await self._call(lambda at: at.operator.CreateQueue, request, changes=True)
+        return queue_from_pb(answer.queue)
+
+    async def update_queue(self, name: str, update: QueueUpdate) -> Queue:
+        """Change settings of a queue."""
+        request = queue_update_to_pb(name, update)
+        answer = await self._call(
+            lambda at: at.operator.UpdateQueue, request, changes=True, again=True
+        )
         return queue_from_pb(answer.queue)
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:

@@ -69,6 +69,60 @@ class CreateQueueResponse(_message.Message):
 Global___CreateQueueResponse: _TypeAlias = CreateQueueResponse  # noqa: Y015
 
 @_typing.final
+class UpdateQueueRequest(_message.Message):
+    """What to change of a queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    RESET_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queue(self) -> _types_pb2.Queue:
+        """Its name, and the settings to change. What is absent stays; paused and created_at are ignored."""
+
+    @_builtins.property
+    def reset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Settings to put back to the server's defaults, by their names here or without "_seconds"."""
+
+    def __init__(
+        self,
+        *,
+        queue: _types_pb2.Queue | None = ...,
+        reset: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "reset", b"reset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateQueueRequest: _TypeAlias = UpdateQueueRequest  # noqa: Y015
+
+@_typing.final
+class UpdateQueueResponse(_message.Message):
+    """The queue as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queue(self) -> _types_pb2.Queue:
+        """As stored."""
+
+    def __init__(
+        self,
+        *,
+        queue: _types_pb2.Queue | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateQueueResponse: _TypeAlias = UpdateQueueResponse  # noqa: Y015
+
+@_typing.final
 class DeleteQueueRequest(_message.Message):
     """The queue to delete."""
 

@@ -40,6 +40,11 @@ class OperatorServiceStub:
                 request_serializer=jq_dot_v1_dot_operator__pb2.CreateQueueRequest.SerializeToString,
                 response_deserializer=jq_dot_v1_dot_operator__pb2.CreateQueueResponse.FromString,
                 _registered_method=True)
+        self.UpdateQueue = channel.unary_unary(
+                '/jq.v1.OperatorService/UpdateQueue',
+                request_serializer=jq_dot_v1_dot_operator__pb2.UpdateQueueRequest.SerializeToString,
+                response_deserializer=jq_dot_v1_dot_operator__pb2.UpdateQueueResponse.FromString,
+                _registered_method=True)
         self.DeleteQueue = channel.unary_unary(
                 '/jq.v1.OperatorService/DeleteQueue',
                 request_serializer=jq_dot_v1_dot_operator__pb2.DeleteQueueRequest.SerializeToString,
@@ -108,6 +113,13 @@ class OperatorServiceServicer:
 
     def CreateQueue(self, request, context):
         """Creates a queue; ALREADY_EXISTS if the name is taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateQueue(self, request, context):
+        """Changes settings of a queue that stands; NOT_FOUND if there is none of that name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,6 +217,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     request_deserializer=jq_dot_v1_dot_operator__pb2.CreateQueueRequest.FromString,
                     response_serializer=jq_dot_v1_dot_operator__pb2.CreateQueueResponse.SerializeToString,
             ),
+            'UpdateQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateQueue,
+                    request_deserializer=jq_dot_v1_dot_operator__pb2.UpdateQueueRequest.FromString,
+                    response_serializer=jq_dot_v1_dot_operator__pb2.UpdateQueueResponse.SerializeToString,
+            ),
             'DeleteQueue': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteQueue,
                     request_deserializer=jq_dot_v1_dot_operator__pb2.DeleteQueueRequest.FromString,
@@ -294,6 +311,33 @@ class OperatorService:
             '/jq.v1.OperatorService/CreateQueue',
             jq_dot_v1_dot_operator__pb2.CreateQueueRequest.SerializeToString,
             jq_dot_v1_dot_operator__pb2.CreateQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jq.v1.OperatorService/UpdateQueue',
+            jq_dot_v1_dot_operator__pb2.UpdateQueueRequest.SerializeToString,
+            jq_dot_v1_dot_operator__pb2.UpdateQueueResponse.FromString,
             options,
             channel_credentials,
             insecure,

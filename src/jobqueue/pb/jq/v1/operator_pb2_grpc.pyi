@@ -18,6 +18,8 @@ class OperatorServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateQueue: _aio.UnaryUnaryMultiCallable[_operator_pb2.CreateQueueRequest, _operator_pb2.CreateQueueResponse]
     """Creates a queue; ALREADY_EXISTS if the name is taken."""
+    UpdateQueue: _aio.UnaryUnaryMultiCallable[_operator_pb2.UpdateQueueRequest, _operator_pb2.UpdateQueueResponse]
+    """Changes settings of a queue that stands; NOT_FOUND if there is none of that name."""
     DeleteQueue: _aio.UnaryUnaryMultiCallable[_operator_pb2.DeleteQueueRequest, _operator_pb2.DeleteQueueResponse]
     """Deletes an empty queue; by force, dead-letters its unfinished jobs first."""
     PauseQueue: _aio.UnaryUnaryMultiCallable[_operator_pb2.PauseQueueRequest, _operator_pb2.PauseQueueResponse]
@@ -53,6 +55,14 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_operator_pb2.CreateQueueRequest, _abc.Awaitable[_operator_pb2.CreateQueueResponse]],
     ) -> _abc.Awaitable[_operator_pb2.CreateQueueResponse]:
         """Creates a queue; ALREADY_EXISTS if the name is taken."""
+
+    @_abc_1.abstractmethod
+    def UpdateQueue(
+        self,
+        request: _operator_pb2.UpdateQueueRequest,
+        context: _aio.ServicerContext[_operator_pb2.UpdateQueueRequest, _abc.Awaitable[_operator_pb2.UpdateQueueResponse]],
+    ) -> _abc.Awaitable[_operator_pb2.UpdateQueueResponse]:
+        """Changes settings of a queue that stands; NOT_FOUND if there is none of that name."""
 
     @_abc_1.abstractmethod
     def DeleteQueue(

@@ -607,6 +607,9 @@ class Queue(_message.Message):
     PRIORITY_WEIGHTS_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    RETRY_BASE_SECONDS_FIELD_NUMBER: _builtins.int
+    RETRY_MAX_SECONDS_FIELD_NUMBER: _builtins.int
+    RETRY_JITTER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     max_retries: _builtins.int
@@ -621,6 +624,12 @@ class Queue(_message.Message):
     """Name of the backoff profile; absent in a request means the server's default."""
     paused: _builtins.bool
     """Hands out nothing."""
+    retry_base_seconds: _builtins.float
+    """First wait before a retry; absent means the profile's, in a request the server's default."""
+    retry_max_seconds: _builtins.float
+    """Longest wait before a retry; absent as above."""
+    retry_jitter: _builtins.float
+    """Share of a wait that is random, 0 to 1; absent as above."""
     @_builtins.property
     def priority_weights(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """Shares dispatch among priorities by weight; empty means strict priority."""
@@ -641,15 +650,24 @@ class Queue(_message.Message):
         priority_weights: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         paused: _builtins.bool = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        retry_base_seconds: _builtins.float | None = ...,
+        retry_max_seconds: _builtins.float | None = ...,
+        retry_jitter: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_max_retries", b"_max_retries", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "max_retries", b"max_retries", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_max_retries", b"_max_retries", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "max_retries", b"max_retries", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_max_retries", b"_max_retries", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "max_retries", b"max_retries", "name", b"name", "paused", b"paused", "priority_weights", b"priority_weights", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_max_retries", b"_max_retries", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "max_retries", b"max_retries", "name", b"name", "paused", b"paused", "priority_weights", b"priority_weights", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
     _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
     _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
     _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015
+    _WhichOneofReturnType__retry_base_seconds: _TypeAlias = _typing.Literal["retry_base_seconds"]  # noqa: Y015
+    _WhichOneofArgType__retry_base_seconds: _TypeAlias = _typing.Literal["_retry_base_seconds", b"_retry_base_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__retry_jitter: _TypeAlias = _typing.Literal["retry_jitter"]  # noqa: Y015
+    _WhichOneofArgType__retry_jitter: _TypeAlias = _typing.Literal["_retry_jitter", b"_retry_jitter"]  # noqa: Y015
+    _WhichOneofReturnType__retry_max_seconds: _TypeAlias = _typing.Literal["retry_max_seconds"]  # noqa: Y015
+    _WhichOneofArgType__retry_max_seconds: _TypeAlias = _typing.Literal["_retry_max_seconds", b"_retry_max_seconds"]  # noqa: Y015
     _WhichOneofReturnType__retry_profile: _TypeAlias = _typing.Literal["retry_profile"]  # noqa: Y015
     _WhichOneofArgType__retry_profile: _TypeAlias = _typing.Literal["_retry_profile", b"_retry_profile"]  # noqa: Y015
     _WhichOneofReturnType__timeout_seconds: _TypeAlias = _typing.Literal["timeout_seconds"]  # noqa: Y015
@@ -660,6 +678,12 @@ class Queue(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity) -> _WhichOneofReturnType__capacity | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_retries) -> _WhichOneofReturnType__max_retries | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_base_seconds) -> _WhichOneofReturnType__retry_base_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_jitter) -> _WhichOneofReturnType__retry_jitter | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_max_seconds) -> _WhichOneofReturnType__retry_max_seconds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_profile) -> _WhichOneofReturnType__retry_profile | None: ...
     @_typing.overload

@@ -38,14 +38,16 @@ local COLUMNS = {
   'priority', 'error', 'reason',
 }
 
+local HOME = {'deleted', 'retry_profile', 'retry_base', 'retry_max', 'retry_jitter'}
+
 local function read(seq)
   local id = id_of(seq)
   if not id then
     return {'none'}
   end
   local row = redis.call('HMGET', document(id), unpack(COLUMNS))
-  local home = redis.call('HMGET', prefix .. 'queue:' .. row[14], 'retry_profile', 'deleted')
-  return {'row', now_text, id, home[1], home[2], unpack(row)}
+  local home = redis.call('HMGET', prefix .. 'queue:' .. row[14], unpack(HOME))
+  return {'row', now_text, id, home, unpack(row)}
 end
 
 local PLAIN = {

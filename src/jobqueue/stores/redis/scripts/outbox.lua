@@ -19,8 +19,8 @@ local function put(kind, ...)
 end
 
 local SETTINGS = {
-  'name', 'max_retries', 'ttl', 'timeout', 'capacity', 'retry_profile', 'priority_weights',
-  'paused', 'created_at',
+  'name', 'max_retries', 'ttl', 'timeout', 'capacity', 'retry_profile', 'retry_base', 'retry_max',
+  'retry_jitter', 'priority_weights', 'paused', 'created_at',
 }
 
 -- A queue's settings as fields of an entry.
