@@ -415,6 +415,7 @@ class Engine(OperatorCalls):
         known = {worker.info.id: worker.status for worker in await self._store.workers()}
         if known.get(info.id, WorkerStatus.ONLINE) is not WorkerStatus.ONLINE:
             session.open = False  # an operator drained it before it came back
+            session.told = known[info.id]
         # What it brings along from another server, or from before a break, is part of its load.
         session.held.update(one.lease for one in await self._store.held(info.id))
         session.inherited = frozenset(session.held)
@@ -457,7 +458,7 @@ class Engine(OperatorCalls):
         freed: dict[Session, int] = {}
         ending: dict[Session, set[int]] = {}
         for call in calls:
-            if call.freed and call.session.takes:
+            if call.freed and not call.session.drained:
                 freed[call.session] = freed.get(call.session, 0) + call.freed
             ending.setdefault(call.session, set()).update(
                 report.lease

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.job import Assignment, Transition, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Observer
 from jobqueue.core.store import Claim, Store
@@ -72,10 +72,17 @@ class Scheduler:
         """A worker offers free slots; never more than it said it has."""
         session.drained = False
         slots = min(slots, session.info.concurrency - session.free - session.promised)
-        if session.open and slots > 0:
+        if slots > 0:
+            # Also if it is not open: a worker may hear before us that its drain was taken back.
             session.free += slots
-            if not self._is_dry(self.sessions.scope(session)):
+            if session.open and not self._is_dry(self.sessions.scope(session)):
                 self._wake.set()
+
+    def tell(self, session: Session, status: WorkerStatus) -> None:
+        """An operator wants this of a worker connected here."""
+        session.tell(status)
+        if session.open:
+            self.wake()  # it has slots again
 
     def dismiss(self, worker_id: str) -> None:
         """A worker is OFFLINE: it gets nothing before it registers again."""

@@ -52,6 +52,7 @@ ROLES: dict[str, frozenset[Role]] = {
     "/jq.v1.OperatorService/ListQueues": _OPERATOR,
     "/jq.v1.OperatorService/ListWorkers": _OPERATOR,
     "/jq.v1.OperatorService/DrainWorker": _OPERATOR,
+    "/jq.v1.OperatorService/UndrainWorker": _OPERATOR,
     "/jq.v1.OperatorService/ShutdownWorker": _OPERATOR,
     "/jq.v1.OperatorService/RetryJob": _OPERATOR,
     "/jq.v1.OperatorService/RetryDeadLetters": _OPERATOR,

@@ -893,7 +893,10 @@ FROM unnest($1::bigint[], $2::bigint[]) AS t(seq, lease)
 WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
 
 -- name: set_worker_status
-UPDATE workers SET status = $2 WHERE id = $1 RETURNING id
+-- A stop is not taken back.
+UPDATE workers SET status = $2
+WHERE id = $1 AND ($2 IN ('STOPPING', 'OFFLINE') OR status IN ('ONLINE', 'DRAINING'))
+RETURNING id
 
 -- name: workers
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.status,

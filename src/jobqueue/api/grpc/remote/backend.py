@@ -272,6 +272,11 @@ class GrpcBackend:
         request = operator_pb2.DrainWorkerRequest(worker_id=worker_id)
         await self._call(lambda at: at.operator.DrainWorker, request, changes=True, again=True)
 
+    async def undrain_worker(self, worker_id: str) -> None:
+        """The worker takes jobs again."""
+        request = operator_pb2.UndrainWorkerRequest(worker_id=worker_id)
+        await self._call(lambda at: at.operator.UndrainWorker, request, changes=True, again=True)
+
     async def shutdown_worker(self, worker_id: str) -> None:
         """The worker drains, then exits."""
         request = operator_pb2.ShutdownWorkerRequest(worker_id=worker_id)
