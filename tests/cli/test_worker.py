@@ -152,6 +152,8 @@ def test_it_works_on_a_file_without_a_server(tmp_path, ctl):
         "worker", "--url", url, "--queues", "a,b", "--metrics-port", "0", cwd=tmp_path
     ) as process:
         process.line("ready")
+        assert ctl(url, "job", "submit", "b", '{"x": 1}').status == 4
+        assert ctl(url, "queue", "create", "b").status == 0
         job_id = ctl(url, "job", "submit", "b", '{"x": 1}').out.strip()
         assert done(ctl, url, job_id) == {"x": 1}
         assert process.stop() == 0

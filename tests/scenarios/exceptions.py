@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 
 INLINE_ORDER = "a job has ended before its submit returns: none can wait for a worker"
+INLINE_WORKERS = "jobs run in the submit: there is no worker that an operator could see"
 INLINE_APPS = "each app has jobs of its own: no other app's worker can take them"
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("inline", "test_jobs_wait_for_the_worker"): INLINE_ORDER,
     ("inline", "test_an_app_reads_what_another_has_submitted"): INLINE_APPS,
+    (
+        "inline",
+        "test_options_of_a_declared_queue_hold_and_change_no_queue_that_exists",
+    ): INLINE_APPS,
+    ("inline", "test_a_worker_says_which_queue_is_missing_and_takes_it_up"): INLINE_WORKERS,
+    ("inline", "test_a_drained_worker_can_be_taken_back"): INLINE_WORKERS,
 }
 """(place, scenario): the reason."""
 

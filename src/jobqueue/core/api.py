@@ -167,6 +167,10 @@ class AttendanceApi(Protocol):
         """Deregister; one that is gone already, or still holds jobs, is no error."""
         ...
 
+    async def missing_queues(self, names: Sequence[str]) -> list[str]:
+        """Those of these queues that do not exist, in the order given."""
+        ...
+
 
 class OperatorApi(Protocol):
     """What operators call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from jobqueue.core.errors import InvalidArgument, NotFound
 from jobqueue.core.job import (
@@ -127,9 +128,7 @@ def check_worker(info: WorkerInfo) -> None:
         raise InvalidArgument("concurrency", f"must be 1 to {MAX_CONCURRENCY}")
     if not info.queues:
         raise InvalidArgument("queues", "name at least one queue, or '*' for all")
-    for name in info.queues:
-        if name != ALL_QUEUES:
-            _check_name("queues", name)
+    check_queue_names([name for name in info.queues if name != ALL_QUEUES])
 
 
 def check_query(query: JobQuery) -> None:
@@ -187,6 +186,12 @@ def read_page_token(token: str) -> int | None:
             "page_token", "is not one that a list call returned as next_page_token"
         )
     return int(token[1:], 16)
+
+
+def check_queue_names(names: Sequence[str]) -> None:
+    """Refuse a list with a name that no queue can have."""
+    for name in names:
+        _check_name("queues", name)
 
 
 def check_may_exist(name: str) -> None:

@@ -442,6 +442,11 @@ class Engine(OperatorCalls):
             self._scheduler.dismiss(worker_id)
         await self._store.retire_worker(worker_id, incarnation)
 
+    async def missing_queues(self, names: Sequence[str]) -> list[str]:
+        """See ``AttendanceApi.missing_queues``."""
+        admission.check_queue_names(names)
+        return [name for name in names if not await self._store.stats(name)]
+
     def _lose(self, transitions: Sequence[Transition]) -> None:
         task: asyncio.Task[object] = asyncio.create_task(self._apply_quietly(transitions))
         self._losing.add(task)

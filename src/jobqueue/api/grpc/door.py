@@ -44,6 +44,7 @@ ROLES: dict[str, frozenset[Role]] = {
     "/jq.v1.WorkerService/Report": _WORKER,
     "/jq.v1.WorkerService/Heartbeat": _WORKER,
     "/jq.v1.WorkerService/Deregister": _WORKER,
+    "/jq.v1.WorkerService/MissingQueues": _WORKER,
     "/jq.v1.OperatorService/CreateQueue": _OPERATOR,
     "/jq.v1.OperatorService/DeleteQueue": _OPERATOR,
     "/jq.v1.OperatorService/PauseQueue": _OPERATOR,

@@ -336,6 +336,12 @@ class GrpcBackend:
         request = worker_pb2.DeregisterRequest(worker_id=worker_id, incarnation=incarnation)
         await self._call(lambda at: at.worker.Deregister, request, again=True)
 
+    async def missing_queues(self, names: Sequence[str]) -> list[str]:
+        """Those of these queues that do not exist."""
+        request = worker_pb2.MissingQueuesRequest(names=names)
+        answer = await self._call(lambda at: at.worker.MissingQueues, request)
+        return list(answer.missing)
+
     def _forget(self, link: RemoteLink) -> None:
         if self._links.get(link.info.id) is link:
             del self._links[link.info.id]
