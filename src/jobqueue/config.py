@@ -173,8 +173,9 @@ class WorkerSection(Section):
     )
     queues: Names = setting(
         ["default"],
-        "Queues that jobs are taken from; `*` = all. Unless it is set, the jobs of taskqueue.v1 are"
-        " taken as well.",
+        "Queues that jobs are taken from; `*` = all. Unless it is set: those of the app's tasks, or"
+        " `default`, and the jobs of taskqueue.v1. One that does not exist is told in the log, and"
+        " taken up when it is created.",
     )
     id: str = setting(
         "", "Name of a jq-worker; by default host name and process id.", max_length=200

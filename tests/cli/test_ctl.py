@@ -485,6 +485,7 @@ def test_the_built_in_pool_is_listed(ctl, server):
     assert worker["queues"] in (["default"], ["default", "taskqueue"])
     assert worker["worker_id"] in ctl(server.grpc, "worker", "list").out
     assert ctl(server.grpc, "worker", "drain", "nobody").status == 4
+    assert ctl(server.grpc, "worker", "undrain", "nobody").status == 4
     assert ctl(server.grpc, "worker", "shutdown", "nobody").status == 4
 
 

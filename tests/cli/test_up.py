@@ -283,11 +283,10 @@ def test_settings_reach_the_processes(home):
                  "--set", f"http.port={port}", "--queues", "mail,default",
                  "--concurrency", "3")  # fmt: skip
     assert up["http"] == [f"http://127.0.0.1:{port}"]
-    listed = home.json("--server", up["grpc"][0], "queue", "list")["queues"]
-    assert {queue["name"] for queue in listed} == {"default", "mail"}
-    assert {(queue["capacity"], queue["max_retries"]) for queue in listed} == {(7, 9)}
+    (queue,) = home.json("--server", up["grpc"][0], "queue", "list")["queues"]
+    assert (queue["name"], queue["capacity"], queue["max_retries"]) == ("default", 7, 9)
     (worker,) = home.json("--server", up["grpc"][0], "worker", "list")["workers"]
-    assert worker["concurrency"] == 3
+    assert (worker["concurrency"], worker["queues"]) == (3, ["mail", "default"])
 
 
 def test_port_base_pins_the_ports(home):

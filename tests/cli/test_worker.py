@@ -133,9 +133,16 @@ def test_an_operator_drains_it_then_shuts_it_down(tmp_path, grpc, ctl):
         assert ctl(grpc, "worker", "drain", "w1").out == "Worker w1 is draining\n"
         process.line("draining")
         assert "DRAINING" in ctl(grpc, "worker", "list").out
+        held = ctl(grpc, "job", "submit", "default", "1").out.strip()
+        assert ctl(grpc, "worker", "undrain", "w1").out == "Worker w1 takes jobs again\n"
+        process.line("taking jobs again")
+        assert done(ctl, grpc, held) == 1
+        assert ctl(grpc, "worker", "drain", "w1", "-o", "json").json["status"] == "DRAINING"
         waiting = ctl(grpc, "job", "submit", "default", "1").out.strip()
         assert ctl(grpc, "worker", "shutdown", "w1").out == "Worker w1 is stopping\n"
         assert process.wait() == 0
+    gone = ctl(grpc, "worker", "undrain", "w1")
+    assert (gone.status, "no worker 'w1'" in gone.err) == (4, True)
     assert ctl(grpc, "job", "status", waiting, "-o", "json").json["status"] == "PENDING"
     ctl(grpc, "job", "cancel", waiting)
 
@@ -154,6 +161,8 @@ def test_it_works_on_a_file_without_a_server(tmp_path, ctl):
         "worker", "--url", url, "--queues", "a,b", "--metrics-port", "0", cwd=tmp_path
     ) as process:
         process.line("ready")
+        assert ctl(url, "job", "submit", "b", '{"x": 1}').status == 4
+        assert ctl(url, "queue", "create", "b").status == 0
         job_id = ctl(url, "job", "submit", "b", '{"x": 1}').out.strip()
         assert done(ctl, url, job_id) == {"x": 1}
         assert process.stop() == 0

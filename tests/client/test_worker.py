@@ -57,6 +57,8 @@ async def test_a_worker_serves_the_queues_its_tasks_declare(app: JobQueue) -> No
         left = await noop.submit()
         assert await (await send.submit()).result(timeout=patience.longest(10)) == "sent"
         assert (await left.status()).state is State.PENDING
+    with pytest.raises(InvalidArgument, match=r"queues: expected a list of names, like \['mail'\]"):
+        JobQueue("memory://", queues="mail")
 
 
 async def test_an_idle_worker_of_another_queue_slows_nobody(app: JobQueue) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from typing import Any
 
 import pytest
 
@@ -231,6 +233,89 @@ async def test_a_drain_through_another_process_arrives_with_the_heartbeat(rig: R
     job_id = await rig.submit()
     await asyncio.sleep(0.1)
     assert await rig.state(job_id) is P
+
+
+async def test_a_drained_worker_that_is_taken_back_gets_jobs_again(rig: Rig):
+    worker = await rig.worker(slots=1)
+    await rig.engine.drain_worker("w")
+    await worker.link.drain()
+    job_id = await rig.submit()
+    await rig.engine.undrain_worker("w")
+    await until(lambda: worker.status is WorkerStatus.ONLINE)
+    assert worker.got == []  # it has offered nothing since
+    worker.link.grant(1)
+    await until(lambda: [one.id for one in worker.got] == [job_id])
+
+
+async def test_slots_that_are_offered_before_the_server_hears_of_it_are_not_lost(rig: Rig):
+    """The worker may hear from another server that its drain was taken back."""
+    worker = await rig.worker()
+    await rig.engine.drain_worker("w")
+    worker.link.grant(1)
+    job_id = await rig.submit()
+    await asyncio.sleep(0.1)
+    assert worker.got == []
+    await rig.memory.set_worker_status("w", WorkerStatus.ONLINE)
+    assert worker.link.pulse([]).status is WorkerStatus.ONLINE
+    await until(lambda: [one.id for one in worker.got] == [job_id])
+
+
+async def test_a_heartbeat_from_before_a_drain_does_not_undo_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    worker = await rig.worker(slots=1)
+    real = rig.memory.pulse
+
+    def late(*args: Any, **more: Any) -> Any:
+        answer = real(*args, **more)
+        session = rig.engine._scheduler.sessions.get("w")
+        assert session is not None
+        session.tell(WorkerStatus.DRAINING)  # while the answer is on its way
+        return answer
+
+    monkeypatch.setattr(rig.memory, "pulse", late)
+    assert worker.link.pulse([]).status is WorkerStatus.DRAINING
+    job_id = await rig.submit()
+    await asyncio.sleep(0.1)
+    assert (worker.got, await rig.state(job_id)) == ([], P)
+
+
+async def test_a_look_from_before_a_drain_does_not_undo_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    worker = await rig.worker(slots=1)
+    real = rig.memory.workers
+
+    async def late() -> Any:
+        known = [dataclasses.replace(one) for one in await real()]
+        monkeypatch.setattr(rig.memory, "workers", real)
+        await rig.engine.drain_worker("w")
+        return known
+
+    monkeypatch.setattr(rig.memory, "workers", late)
+    await rig.engine._control.look()
+    assert worker.status is WorkerStatus.DRAINING
+    await rig.engine._control.look()
+    assert worker.status is WorkerStatus.DRAINING
+    await rig.memory.set_worker_status("w", WorkerStatus.ONLINE)
+    await rig.engine._control.look()
+    await until(lambda: worker.status is WorkerStatus.ONLINE)
+
+
+@pytest.mark.parametrize("status", [WorkerStatus.STOPPING, WorkerStatus.OFFLINE])
+async def test_a_worker_that_ends_is_not_taken_back(rig: Rig, status: WorkerStatus):
+    await rig.worker()
+    await rig.memory.set_worker_status("w", status)
+    with pytest.raises(Conflict, match=f"'w' is {status}"):
+        await rig.engine.undrain_worker("w")
+    assert [w.status for w in await rig.engine.list_workers()] == [status]
+
+
+async def test_missing_queues_are_named_in_order(rig: Rig):
+    await rig.engine.create_queue(QueueSpec(name="mail"))
+    assert await rig.engine.missing_queues(["z", "mail", "a", "default"]) == ["z", "a"]
+    with pytest.raises(InvalidArgument, match="queues: 'no name' is not a queue name"):
+        await rig.engine.missing_queues(["no name"])
 
 
 async def test_a_worker_that_says_goodbye_is_gone(rig: Rig):

@@ -78,6 +78,20 @@ async def test_a_drain_through_another_server_reaches_the_worker(open_pair: Open
     assert (await one.engine.get(job_id)).state is State.PENDING
 
 
+@pytest.mark.req("jq:FR-023")
+async def test_a_drain_is_taken_back_through_another_server(open_pair: OpenPair):
+    one, two = await open_pair()
+    worker = await one.worker(slots=4)
+    await two.engine.drain_worker("w")
+    await until(lambda: worker.status is WorkerStatus.DRAINING)
+    await worker.link.drain()
+    await two.engine.undrain_worker("w")
+    await until(lambda: worker.status is WorkerStatus.ONLINE)
+    worker.link.grant(4)
+    job_id = await two.submit()
+    await until(lambda: [job.id for job in worker.got] == [job_id])
+
+
 @pytest.mark.req("jq:FR-024")
 async def test_a_shutdown_through_another_server_reaches_the_worker_also_when_drained(
     open_pair: OpenPair,

@@ -27,6 +27,12 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("inline", "test_a_task_says_how_long_its_retries_wait"): INLINE_WAITS,
     ("inline", "test_the_servers_settings_hold_where_a_queue_says_nothing"): INLINE_WAITS,
     ("inline", "test_a_queue_that_stands_is_changed"): INLINE_QUEUES,
+    (
+        "inline",
+        "test_options_of_a_declared_queue_hold_and_change_no_queue_that_exists",
+    ): INLINE_APPS,
+    ("inline", "test_a_worker_says_which_queue_is_missing_and_takes_it_up"): INLINE_WORKERS,
+    ("inline", "test_a_drained_worker_can_be_taken_back"): INLINE_WORKERS,
 }
 """(place, scenario): the reason."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from jobqueue import Job, JobHandle, JobQueue
 from jobqueue.client.inline import InlineJobs
 from jobqueue.config import Settings, load
-from jobqueue.core.errors import AlreadyExists, JobFailed
+from jobqueue.core.errors import JobFailed
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.topology import options
@@ -195,12 +195,6 @@ class Grpc(Place):
 
     def _connected(self, url: str, **how: Any) -> JobQueue:
         return JobQueue(url, **how)
-
-    async def _begin(self, app: JobQueue) -> None:
-        await super()._begin(app)
-        for queue in app._queues.values():
-            with contextlib.suppress(AlreadyExists):
-                await app.operator.create_queue(queue)
 
 
 PLACES: dict[str, type[Place]] = {

@@ -133,6 +133,21 @@ async def test_a_heartbeat_tells_what_the_operator_wants(driver: Driver):
     assert not await driver.store.set_worker_status("nobody", WorkerStatus.DRAINING)
 
 
+@pytest.mark.req("jq:FR-023", "jq:FR-024")
+async def test_a_drain_is_taken_back_and_a_stop_is_not(driver: Driver):
+    await driver.store.register_worker(worker())
+    assert await driver.store.set_worker_status("w", WorkerStatus.ONLINE)
+    assert await driver.store.set_worker_status("w", WorkerStatus.DRAINING)
+    assert await driver.store.set_worker_status("w", WorkerStatus.ONLINE)
+    assert driver.store.pulse("w", 1, []).status is WorkerStatus.ONLINE
+    for end in (WorkerStatus.STOPPING, WorkerStatus.OFFLINE):
+        assert await driver.store.set_worker_status("w", end)
+        for back in (WorkerStatus.ONLINE, WorkerStatus.DRAINING):
+            assert not await driver.store.set_worker_status("w", back)
+            assert [w.status for w in await driver.store.workers()] == [end]
+    assert not await driver.store.set_worker_status("nobody", WorkerStatus.ONLINE)
+
+
 async def test_a_heartbeat_works_from_any_thread(driver: Driver):
     await driver.store.register_worker(worker())
     a = await driver.running()

@@ -175,6 +175,11 @@ async def test_a_drained_worker_gets_nothing_and_hands_back_what_it_has_not_begu
     await system.worker("second")
     (job,) = await ended(api.backend, waits)
     assert job.worker_id == "second"
+    await api.backend.drain_worker("second")
+    await api.backend.undrain_worker("first")
+    (job,) = await ended(api.backend, *await submit(api))
+    assert job.worker_id == "first"
+    await api.backend.undrain_worker("second")
     await first.stop()
     shown = {one.info.id: one.status for one in await api.backend.list_workers()}
     assert shown == {"second": WorkerStatus.ONLINE}

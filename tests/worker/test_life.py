@@ -196,6 +196,41 @@ async def test_drain_by_an_operator(server: FakeServer) -> None:
         assert server.closed == 0
 
 
+@pytest.mark.req("jq:FR-023")
+async def test_a_drain_that_is_taken_back(server: FakeServer) -> None:
+    release = asyncio.Event()
+
+    async def hold() -> None:
+        await release.wait()
+
+    async with Worker(server, hold) as worker:
+        slots = worker.settings.concurrency
+        job = server.deliver("hold")
+        await server.start_of(job)
+        for _ in range(2):
+            worker.set_status(WorkerStatus.DRAINING)
+            worker.set_status(WorkerStatus.ONLINE)
+        await server.until(lambda: server.free == slots - 1)  # the drain came before the offer
+        release.set()
+        assert (await server.end(job)).move is Move.SUCCEED
+        await server.until(lambda: server.free == slots)
+        assert (await server.end(server.deliver("hold"))).move is Move.SUCCEED
+        worker.set_status(WorkerStatus.STOPPING)
+        worker.set_status(WorkerStatus.ONLINE)  # too late
+        await worker.finished
+
+
+async def test_a_heartbeat_from_before_a_drain_is_not_heeded(server: FakeServer) -> None:
+    async with Worker(server) as worker:
+        worker._beat(True)
+        worker.set_status(WorkerStatus.DRAINING)
+        worker._on_pulse(Pulse(True, WorkerStatus.ONLINE))
+        assert not worker._taking
+        worker._beat(True)
+        worker._on_pulse(Pulse(True, WorkerStatus.ONLINE))
+        assert worker._taking
+
+
 @pytest.mark.req("jq:FR-024")
 async def test_shutdown_by_an_operator(server: FakeServer) -> None:
     release = asyncio.Event()

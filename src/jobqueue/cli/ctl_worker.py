@@ -1,4 +1,4 @@
-"""``jq-ctl worker``: look at workers, drain and stop them."""
+"""``jq-ctl worker``: look at workers, drain, take back and stop them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.job import WorkerStatus
 from jobqueue.worker.registry import Registry
 
-app = typer.Typer(help="Look at workers, drain and stop them.", no_args_is_help=True)
+app = typer.Typer(help="Look at workers, drain, take back and stop them.", no_args_is_help=True)
 _TYPES_SHOWN = 3
 WorkerId = Annotated[str, typer.Argument(metavar="WORKER_ID", help="The worker's id.")]
 
@@ -74,6 +74,17 @@ def drain(context: typer.Context, worker_id: WorkerId, output: OutputOption = No
         print_json({"worker_id": worker_id, "status": WorkerStatus.DRAINING.value})
     else:
         typer.echo(f"Worker {worker_id} is draining")
+
+
+@app.command(epilog=examples("jq-ctl worker undrain host1-4711"))
+def undrain(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
+    """Let a worker that was drained take jobs again."""
+    chosen = session(context)
+    chosen.call(lambda backend: backend.undrain_worker(worker_id))
+    if chosen.json:
+        print_json({"worker_id": worker_id, "status": WorkerStatus.ONLINE.value})
+    else:
+        typer.echo(f"Worker {worker_id} takes jobs again")
 
 
 @app.command(epilog=examples("jq-ctl worker shutdown host1-4711"))

@@ -20,7 +20,6 @@ from jobqueue.cli.program import VersionOption, examples, run_program, run_servi
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.services import engine_job
 from jobqueue.topology import security
 from jobqueue.topology.starting import STOPPED_EARLY, started
 from jobqueue.topology.stop_signals import drains
@@ -202,12 +201,9 @@ def _queues(
     """
     from jobqueue.topology import options
 
-    named = "worker.queues" in loaded.sources
-    if named or command:
+    if command:
         return loaded.settings.worker.queues
-    if user_app is not None:
-        return (*user_app.registry.queues(), engine_job.QUEUE)
-    return options.queues(loaded.settings)
+    return options.queues(loaded.settings, None if user_app is None else user_app.registry)
 
 
 async def _run(worker: RemoteWorker, stop: asyncio.Event) -> int:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jobqueue.engine.settings import EngineSettings
 
 R = TypeVar("R")
+Q = TypeVar("Q")
 
 _SOME_PAYLOAD = b"{}"
 
@@ -53,13 +54,15 @@ class JobQueue:
     it (the end of its event loop does, too).
 
     ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` hold for tasks that do not
-    say otherwise. ``queues`` declares queues beside those that tasks name; in a store opened
-    directly they are created. ``catch_up`` bounds how late a periodic task may be submitted when
-    its processes were away, an hour unless given; 0: such ticks are skipped. ``settings`` and
-    ``rules`` are the engine's, where it runs in this process. ``api_key`` (or a token) and ``tls``
-    are for a server: ``True`` or ``grpcs://`` trusts the system's authorities,
-    ``Tls(ca=..., cert=..., key=...)`` names PEM files. ``redis_url`` names the Redis that several
-    processes on one PostgreSQL take their locks in; without it they lean on PostgreSQL alone.
+    say otherwise. ``queues`` declares queues beside those that tasks name, or says with a
+    ``QueueSpec`` how those are made. Declared queues are created by the first submit and by the
+    start of a worker; behind a server that takes the role operator. ``catch_up`` bounds how late a
+    periodic task may be submitted when its processes were away, an hour unless given; 0: such ticks
+    are skipped. ``settings`` and ``rules`` are the engine's, where it runs in this process.
+    ``api_key`` (or a token) and ``tls`` are for a server: ``True`` or ``grpcs://`` trusts the
+    system's authorities, ``Tls(ca=..., cert=..., key=...)`` names PEM files. ``redis_url`` names
+    the Redis that several processes on one PostgreSQL take their locks in; without it they lean on
+    PostgreSQL alone.
     """
 
     def __init__(
@@ -89,10 +92,11 @@ class JobQueue:
         self._rules = rules
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._inline: list[InlineBackend] = []
-        self._queues = {q.name: q for q in map(_as_queue, queues)}
+        for declared in map(_as_queue, _as_list(queues)):
+            self.registry.declare(declared)
         self.home = Home(self._create_backend, self._prepare, orphaned(scheme))
         self._sender = Sender(
-            self.home, self._port, self._declared, creates_queues=scheme != "grpc"
+            self.home, self._port, self.registry.declared, at_open=scheme != "grpc"
         )
         self._bridge = Bridge(
             instead="use `await task.submit(...)` and `await job.result()`",
@@ -279,9 +283,7 @@ class JobQueue:
 
     def worker_queues(self, queues: Iterable[str] | None = None) -> tuple[str, ...]:
         """The queues a worker of this app serves: those given, or those its tasks declare."""
-        if isinstance(queues, str):
-            raise InvalidArgument("queues", f"expected a list of names, like [{queues!r}]")
-        return self.registry.queues() if queues is None else tuple(queues)
+        return self.registry.queues() if queues is None else tuple(_as_list(queues))
 
     def _port(self) -> Port:
         return self._inline[-1] if self._inline else self.home
@@ -297,11 +299,6 @@ class JobQueue:
 
     async def _prepare(self, backend: Backend) -> None:
         await self._sender.prepare(backend)
-
-    def _declared(self) -> dict[str, QueueSpec]:
-        names = {task.definition.options.queue for task in self._tasks.values()}
-        names |= {made.spec.queue for made in self.registry.schedules.values()}
-        return {name: QueueSpec(name=name) for name in names} | self._queues
 
     def _decode(self, job: Job) -> Any:
         task = self._tasks.get(job.type)
@@ -322,6 +319,12 @@ def _redis_url(scheme: str, url: str) -> str:
         if scheme != "postgresql":
             raise InvalidArgument("redis_url", "is for a store on PostgreSQL only: postgresql://…")
     return url
+
+
+def _as_list(queues: Iterable[Q]) -> Iterable[Q]:
+    if isinstance(queues, str):
+        raise InvalidArgument("queues", f"expected a list of names, like [{queues!r}]")
+    return queues
 
 
 def _as_queue(queue: QueueSpec | str) -> QueueSpec:

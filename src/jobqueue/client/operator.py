@@ -92,6 +92,10 @@ class Operator:
         """The worker finishes what it runs and gets no more."""
         await self._home.call(lambda backend: backend.drain_worker(worker_id))
 
+    async def undrain_worker(self, worker_id: str) -> None:
+        """A DRAINING worker takes jobs again; Conflict if it is STOPPING or OFFLINE."""
+        await self._home.call(lambda backend: backend.undrain_worker(worker_id))
+
     async def shutdown_worker(self, worker_id: str) -> None:
         """The worker drains, then exits."""
         await self._home.call(lambda backend: backend.shutdown_worker(worker_id))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from jobqueue.client.handle import JobHandle, Port
 from jobqueue.client.home import Home
 from jobqueue.core.api import Backend
-from jobqueue.core.errors import AlreadyExists, JobQueueError, NotFound
+from jobqueue.core.errors import (
+    DeadlineExceeded,
+    JobQueueError,
+    NotFound,
+    OutcomeUnknown,
+    PermissionDenied,
+    Unavailable,
+)
 from jobqueue.core.job import Job, JobSpec, QueueSpec, SubmitResult, SubmitStatus
+from jobqueue.worker.served import create_queues
 
 R = TypeVar("R")
 Decode = Callable[[Job], Any]
@@ -49,20 +57,30 @@ class Sender:
         port: Callable[[], Port],
         declared: Callable[[], dict[str, QueueSpec]],
         *,
-        creates_queues: bool,
+        at_open: bool,
     ) -> None:
+        """``at_open``: the store is opened here, and the declared queues are created with it.
+        Behind a server the first submit creates them, if the caller may do that."""
         self._home = home
         self._port = port
         self._declared = declared
-        self._creates_queues = creates_queues
-        self._created: set[str] = set()
+        self._at_open = at_open
+        self._begin()
+
+    def _begin(self) -> None:
+        self._creating = asyncio.Lock()  # held on the backend's loop
+        # Queues that need no creating: they exist, or an operator deleted them since, or this
+        # caller may create none.
+        self._settled: set[str] = set()
+        self._may_create = True
 
     async def prepare(self, backend: Backend) -> None:
-        """Make the declared queues, if the store is ours to make them in."""
-        self._created = set()
-        if self._creates_queues:
-            for queue in self._declared().values():
-                await self._create(backend, queue)
+        """The backend was opened."""
+        self._begin()
+        if self._at_open:
+            queues = self._declared()
+            await create_queues(backend, queues.values())
+            self._settled.update(queues)
 
     async def send(self, spec: JobSpec, decode: Decode) -> JobHandle[Any]:
         """Submit one job."""
@@ -101,30 +119,41 @@ class Sender:
         return [handle for handle in handles if handle is not None]
 
     async def _deliver(self, port: Port, specs: Sequence[JobSpec]) -> list[SubmitResult]:
-        if self._creates_queues and any(spec.queue not in self._created for spec in specs):
-            await self._create_late(port, {spec.queue for spec in specs} - self._created)
-        return await port.call(lambda backend: backend.submit(specs))
+        unsettled = {spec.queue for spec in specs} - self._settled
+        if not unsettled or port is not self._home:  # inline mode sees to its own
+            return await port.call(lambda backend: backend.submit(specs))
+        if not self._declared().keys() <= self._settled:
+            await self._home.call(self._create_declared)
+        results = await port.call(lambda backend: backend.submit(specs))
+        for spec, result in zip(specs, results, strict=True):
+            if result.error is None:
+                self._settled.add(spec.queue)
+        return results
 
-    async def _create_late(self, port: Port, names: set[str]) -> None:
-        """Make queues of tasks that were defined after the app was opened."""
-        if port is not self._home:  # inline mode has no queues
-            return
-        declared = self._declared()
-        for name in names & declared.keys():
-            await self._create_at_home(declared[name])
-
-    async def _create_at_home(self, queue: QueueSpec) -> None:
-        await self._home.call(lambda backend: self._create(backend, queue))
-
-    async def _create(self, backend: Backend, queue: QueueSpec) -> None:
-        with contextlib.suppress(AlreadyExists):
-            await backend.create_queue(queue)
-        self._created.add(queue.name)
+    async def _create_declared(self, backend: Backend) -> None:
+        """Create the declared queues, once, however many callers come first together."""
+        async with self._creating:
+            queues = self._declared()
+            new = [queue for name, queue in queues.items() if name not in self._settled]
+            if not self._may_create or not new:
+                return
+            try:
+                await create_queues(backend, new)
+            except PermissionDenied:
+                self._may_create = False
+            except (Unavailable, OutcomeUnknown, DeadlineExceeded):
+                return  # the submit may get through, or will say so
+            self._settled.update(queues)
 
     def _hinted(self, error: JobQueueError, spec: JobSpec) -> JobQueueError:
-        if not isinstance(error, NotFound) or not self._creates_queues:
+        if not isinstance(error, NotFound):
             return error
-        return NotFound(f"{error.message}, or declare it: JobQueue(url, queues=[{spec.queue!r}])")
+        if spec.queue not in self._declared():
+            declare = f"or declare it: JobQueue(url, queues=[{spec.queue!r}])"
+            return NotFound(f"{error.message}, {declare}")
+        if self._may_create:
+            return error
+        return NotFound(f"{error.message}; this caller is no operator and may not create it")
 
 
 def _batches(specs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:

@@ -23,6 +23,7 @@ from jobqueue.topology.starting import STOPPED_EARLY, started
 from jobqueue.topology.stop_signals import drains, stop_on_signals
 from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
+from jobqueue.worker.served import ServedQueues
 from jobqueue.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class WorkerBlock:
         self._ticks = ticks
         self._clock = clock
         self._runtime: WorkerRuntime | None = None
+        self._queues: ServedQueues | None = None
         self._periodic: Periodic | None = None
 
     @property
@@ -75,8 +77,16 @@ class WorkerBlock:
         self._runtime = WorkerRuntime(backend, self._registry, self.settings)
         await self._runtime.start()
         self._home.workers += 1
+        registry = self._registry
+        self._queues = ServedQueues(
+            backend, self.settings.id, self.settings.queues, registry.declared().values()
+        )
+        try:
+            await self._queues.start()
+        except BaseException:
+            await self._end()
+            raise
         if self._ticks:
-            registry = self._registry
             self._periodic = Periodic(
                 backend,
                 registry.schedules.values(),
@@ -92,8 +102,13 @@ class WorkerBlock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
         if self._periodic is not None:
             await self._periodic.stop()
+        if self._queues is not None:
+            await self._queues.stop()
         if self._runtime is not None:
             try:
                 await self._runtime.stop()

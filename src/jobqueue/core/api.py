@@ -87,7 +87,7 @@ class Inbox(Protocol):
         ...
 
     def set_status(self, status: WorkerStatus) -> None:
-        """An operator drains or stops the worker."""
+        """An operator drains or stops the worker, or takes a drain back."""
         ...
 
     def holds(self) -> Sequence[int] | None:
@@ -172,6 +172,10 @@ class AttendanceApi(Protocol):
         """Deregister; one that is gone already, or still holds jobs, is no error."""
         ...
 
+    async def missing_queues(self, names: Sequence[str]) -> list[str]:
+        """Those of these queues that do not exist, in the order given."""
+        ...
+
 
 class OperatorApi(Protocol):
     """What operators call."""
@@ -217,6 +221,10 @@ class OperatorApi(Protocol):
 
     async def drain_worker(self, worker_id: str) -> None:
         """The worker finishes what it runs and gets no more."""
+        ...
+
+    async def undrain_worker(self, worker_id: str) -> None:
+        """A DRAINING worker takes jobs again; Conflict if it is STOPPING or OFFLINE."""
         ...
 
     async def shutdown_worker(self, worker_id: str) -> None:

@@ -492,6 +492,13 @@ class WorkerStatus(enum.StrEnum):
     STOPPING = "STOPPING"  # drains, then exits
     OFFLINE = "OFFLINE"  # silent beyond the timeout, or gone
 
+    def may_become(self, status: WorkerStatus) -> bool:
+        """Whether an operator's word can bring it there: a stop is not taken back."""
+        return status in (WorkerStatus.STOPPING, WorkerStatus.OFFLINE) or self in (
+            WorkerStatus.ONLINE,
+            WorkerStatus.DRAINING,
+        )
+
 
 @dataclass(slots=True, kw_only=True)
 class WorkerInfo:

@@ -423,7 +423,10 @@ class Store(Protocol):
         ...
 
     async def set_worker_status(self, worker_id: str, status: WorkerStatus) -> bool:
-        """Drain, stop or retire a worker; False if it is unknown."""
+        """Drain, take back, stop or retire a worker; False if it is unknown, or stops already.
+
+        One that is STOPPING or OFFLINE becomes neither ONLINE nor DRAINING.
+        """
         ...
 
     async def workers(self) -> list[Worker]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, NotFound
@@ -128,9 +129,7 @@ def check_worker(info: WorkerInfo) -> None:
         raise InvalidArgument("concurrency", f"must be 1 to {MAX_CONCURRENCY}")
     if not info.queues:
         raise InvalidArgument("queues", "name at least one queue, or '*' for all")
-    for name in info.queues:
-        if name != ALL_QUEUES:
-            _check_name("queues", name)
+    check_queue_names([name for name in info.queues if name != ALL_QUEUES])
     if info.types is not None:
         _check_types(info.types)
 
@@ -202,6 +201,12 @@ def read_page_token(token: str) -> int | None:
             "page_token", "is not one that a list call returned as next_page_token"
         )
     return int(token[1:], 16)
+
+
+def check_queue_names(names: Sequence[str]) -> None:
+    """Refuse a list with a name that no queue can have."""
+    for name in names:
+        _check_name("queues", name)
 
 
 def check_may_exist(name: str) -> None:

@@ -66,13 +66,14 @@ class Control:
         sessions = self._scheduler.sessions.all()
         if not sessions:
             return
-        # Before the store is asked: what is delivered meanwhile is not in its answer.
+        # Before the store is asked: what is delivered or told meanwhile is not in its answer.
+        tells = {session: session.tells for session in sessions}
         delivered = {lease: session for session in sessions for lease in session.held}
         workers = {worker.info.id: worker for worker in await self._store.workers()}
         held = await self._store.held()
         for session in sessions:
             if self._scheduler.sessions.get(session.info.id) is session:
-                self._compare(session, workers.get(session.info.id))
+                self._compare(session, workers.get(session.info.id), tells[session])
         flagged = {one.lease: one.worker_id for one in held if one.cancel_requested}
         for lease in flagged.keys() - self._told:
             session_or_none = self._scheduler.sessions.get(flagged[lease])
@@ -85,7 +86,7 @@ class Control:
                 self._scheduler.relieve(session, [lease])
                 session.inbox.cancel([lease])
 
-    def _compare(self, session: Session, worker: Worker | None) -> None:
+    def _compare(self, session: Session, worker: Worker | None, tells: int) -> None:
         info = session.info
         if worker is None or worker.status is WorkerStatus.OFFLINE:
             self._scheduler.dismiss(info.id)  # its next heartbeat says: register again
@@ -98,5 +99,5 @@ class Control:
             # registration that arrived late there), it connects again.
             self._scheduler.dismiss(info.id)
             session.inbox.moved()
-        elif worker.status not in (WorkerStatus.ONLINE, session.told):
-            session.tell(worker.status)
+        elif worker.status is not session.told and session.tells == tells:
+            self._scheduler.tell(session, worker.status)

@@ -434,6 +434,7 @@ class Engine(OperatorCalls):
         known = {worker.info.id: worker.status for worker in await self._store.workers()}
         if known.get(info.id, WorkerStatus.ONLINE) is not WorkerStatus.ONLINE:
             session.open = False  # an operator drained it before it came back
+            session.told = known[info.id]
         # What it brings along from another server, or from before a break, is part of its load.
         session.held.update(one.lease for one in await self._store.held(info.id))
         session.inherited = frozenset(session.held)
@@ -462,6 +463,11 @@ class Engine(OperatorCalls):
             self._scheduler.dismiss(worker_id)
         await self._store.retire_worker(worker_id, incarnation)
 
+    async def missing_queues(self, names: Sequence[str]) -> list[str]:
+        """See ``AttendanceApi.missing_queues``."""
+        admission.check_queue_names(names)
+        return [name for name in names if not await self._store.stats(name)]
+
     def _lose(self, transitions: Sequence[Transition]) -> None:
         task: asyncio.Task[object] = asyncio.create_task(self._apply_quietly(transitions))
         self._losing.add(task)
@@ -478,7 +484,7 @@ class Engine(OperatorCalls):
         freed: dict[Session, int] = {}
         ending: dict[Session, set[int]] = {}
         for call in calls:
-            if call.freed and call.session.takes:
+            if call.freed and not call.session.drained:
                 freed[call.session] = freed.get(call.session, 0) + call.freed
             ending.setdefault(call.session, set()).update(
                 report.lease

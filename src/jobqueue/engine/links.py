@@ -76,6 +76,7 @@ class EngineLink:
         # The first list on a new link settles what was given before it, and says nothing of what
         # may be under way on it now: it is no heartbeat that a lease could be missed by.
         first = fresh and complete and not self._listed
+        tells = self._session.tells
         answer = self._pulses.beat(
             info.id, info.incarnation, leases, begun, complete and not first, progress
         )
@@ -83,10 +84,23 @@ class EngineLink:
             self._listed = True
             before = self._session.inherited
             self._pulses.lose(info.id, [one for one in answer.unlisted if one.lease in before])
-        if answer.known and answer.status is not WorkerStatus.ONLINE and self._session.open:
-            self._session.open = False  # drained through another process; the answer says so
-            self._session.told = answer.status
+        if answer.known and self._session.tells != tells:
+            answer.status = self._session.told  # an operator has spoken since the store was asked
+        elif answer.known and answer.status is not self._session.told:
+            # It was told through another process; the worker hears it by the answer.
+            if answer.status is WorkerStatus.ONLINE:
+                self._pulses.on_loop(self._take_back, tells)
+            else:
+                self._session.open = False
+                self._session.told = answer.status
         return answer
+
+    def _take_back(self, tells: int) -> None:
+        session = self._session
+        if session.tells == tells and self._scheduler.sessions.get(session.info.id) is session:
+            session.open = True
+            session.told = WorkerStatus.ONLINE
+            self._scheduler.wake()
 
     async def drain(self) -> None:
         """See ``Link.drain``."""

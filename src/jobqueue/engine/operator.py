@@ -129,21 +129,36 @@ class OperatorCalls:
         """See ``OperatorApi.drain_worker``."""
         await self._set_worker_status(worker_id, WorkerStatus.DRAINING)
 
+    async def undrain_worker(self, worker_id: str) -> None:
+        """See ``OperatorApi.undrain_worker``."""
+        await self._set_worker_status(worker_id, WorkerStatus.ONLINE)
+
     async def shutdown_worker(self, worker_id: str) -> None:
         """See ``OperatorApi.shutdown_worker``."""
         await self._set_worker_status(worker_id, WorkerStatus.STOPPING)
 
     async def _set_worker_status(self, worker_id: str, status: WorkerStatus) -> None:
-        known = {worker.info.id: worker for worker in await self._store.workers()}
-        worker = known.get(worker_id)
-        if worker is None:
-            raise NotFound(f"worker_id: there is no worker {worker_id!r}")
-        if worker.status is WorkerStatus.OFFLINE:
-            raise Conflict(f"worker {worker_id!r} is OFFLINE")
-        await self._store.set_worker_status(worker_id, status)
-        session = self._scheduler.sessions.get(worker_id)
-        if session is not None:
-            session.tell(status)
+        now = await self._worker_status(worker_id)
+        if now.may_become(status) and not await self._store.set_worker_status(worker_id, status):
+            now = await self._worker_status(worker_id)  # somebody stopped it meanwhile
+        if now.may_become(status):
+            session = self._scheduler.sessions.get(worker_id)
+            if session is not None:
+                self._scheduler.tell(session, status)
+        elif status is WorkerStatus.ONLINE:
+            raise Conflict(
+                f"worker {worker_id!r} is {now}: only a worker that is DRAINING can be taken back"
+            )
+
+    async def _worker_status(self, worker_id: str) -> WorkerStatus:
+        for worker in await self._store.workers():
+            if worker.info.id == worker_id:
+                if worker.status is WorkerStatus.OFFLINE:
+                    raise Conflict(
+                        f"worker {worker_id!r} is OFFLINE: it is gone, or silent for too long"
+                    )
+                return worker.status
+        raise NotFound(f"worker_id: there is no worker {worker_id!r}")
 
     async def retry(self, job_id: str) -> Job:
         """See ``OperatorApi.retry``."""

@@ -59,6 +59,10 @@ class Pulses:
             self.lose(worker_id, [one for one in answer.unlisted if one.lease in before])
         return answer
 
+    def on_loop(self, callback: Callable[[int], None], argument: int) -> None:
+        """Call back on the loop. From any thread."""
+        self._loop.call_soon_threadsafe(callback, argument)
+
     def lose(self, worker_id: str, held: Sequence[Held]) -> None:
         """Fail over what the worker does not have. From any thread."""
         if held:

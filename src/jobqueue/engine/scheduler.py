@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.job import Assignment, Transition, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Observer
 from jobqueue.core.store import Claim, Store
@@ -100,10 +100,17 @@ class Scheduler:
         """A worker offers free slots; never more than it said it has."""
         session.drained = False
         slots = min(slots, session.info.concurrency - session.free - session.promised)
-        if session.open and slots > 0:
+        if slots > 0:
+            # Also if it is not open: a worker may hear before us that its drain was taken back.
             session.free += slots
-            if self.sessions.scope(session) not in self._dry:
+            if session.open and self.sessions.scope(session) not in self._dry:
                 self._wake.set()
+
+    def tell(self, session: Session, status: WorkerStatus) -> None:
+        """An operator wants this of a worker connected here."""
+        session.tell(status)
+        if session.open:
+            self.wake()  # it has slots again
 
     def dismiss(self, worker_id: str) -> None:
         """A worker is OFFLINE: it gets nothing before it registers again."""

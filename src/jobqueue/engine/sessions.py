@@ -36,6 +36,7 @@ class Session:
         "inherited",
         "open",
         "promised",
+        "tells",
         "told",
     )
 
@@ -51,6 +52,7 @@ class Session:
         self.counted = False
         self.drained = False  # the worker withdrew its slots; a grant takes that back
         self.told = WorkerStatus.ONLINE  # what the worker was last told to be
+        self.tells = 0  # how often it was told: a heartbeat from before the last time is old
         self._settled = asyncio.Event()
 
     @property
@@ -64,9 +66,10 @@ class Session:
         return self.open and not self.drained
 
     def tell(self, status: WorkerStatus) -> None:
-        """An operator drains or stops the worker."""
-        self.open = False
+        """An operator drains or stops the worker, or takes a drain back."""
+        self.open = status is WorkerStatus.ONLINE
         self.told = status
+        self.tells += 1
         self.inbox.set_status(status)
 
     async def settle(self) -> None:

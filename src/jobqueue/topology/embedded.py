@@ -14,9 +14,7 @@ from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http.face import HttpFace
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend, DispatchApi
-from jobqueue.core.errors import AlreadyExists
-from jobqueue.core.job import QueueSpec
-from jobqueue.core.store import ALL_QUEUES, Store
+from jobqueue.core.store import Store
 from jobqueue.engine import admission
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import Dispatch
@@ -29,6 +27,7 @@ from jobqueue.topology.metrics_listener import MetricsListener
 from jobqueue.topology.starting import when_reached
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
+from jobqueue.worker.served import ServedQueues, create_queues
 
 log = logging.getLogger("jobqueue.server")
 
@@ -74,6 +73,7 @@ class Embedded:
         )
         self._periodic = options.periodic(settings, self._registry, self._engine)
         self._pool: WorkerRuntime | None = None
+        self._served: ServedQueues | None = None
         self._pages: MetricsListener | None = None
         self._http: HttpFace | None = None
         self._grpc: GrpcFace | None = None
@@ -135,7 +135,7 @@ class Embedded:
 
     async def _open(self) -> None:
         await self._engine.start()
-        await self._create_queues()
+        await create_queues(self._engine, self._registry.declared().values())
         await self._look_for_a_stream()
 
     async def _check_ports(self) -> None:
@@ -158,12 +158,18 @@ class Embedded:
             options.worker(
                 settings,
                 id=options.pool_id(settings),
-                queues=options.queues(settings),
+                queues=self._pool_queues(),
                 shutdown_timeout=settings.server.shutdown_timeout,
                 fallback=not settings.worker.app,  # it knows the built-in tasks alone
             ),
         )
         await self._pool.start()
+        self._served = ServedQueues(self._engine, self._pool.settings.id, self._pool_queues())
+        await self._served.start()
+
+    def _pool_queues(self) -> tuple[str, ...]:
+        app = self._registry if self._settings.worker.app else None
+        return options.queues(self._settings, app)
 
     def _workers_side(self) -> DispatchApi:
         if self._dispatch is Dispatch.LINKS:
@@ -199,15 +205,6 @@ class Embedded:
                 lag.events,
             )
 
-    async def _create_queues(self) -> None:
-        """The pool's queues and those that the tasks declare must exist to be served."""
-        names = {*self._settings.worker.queues, *self._registry.queues()} - {ALL_QUEUES}
-        for name in sorted(names):
-            try:
-                await self._engine.create_queue(QueueSpec(name=name))
-            except AlreadyExists:
-                continue
-
     def _say_ready(self) -> None:
         settings = self._settings
         store = self._store
@@ -226,7 +223,7 @@ class Embedded:
                 "redis": redact(settings.redis.url),
                 "kafka": settings.kafka.bootstrap,
                 "concurrency": options.pool_concurrency(settings),
-                "queues": list(options.queues(settings)),
+                "queues": list(self._pool_queues()),
                 "tls": self._tls is not None,
                 "authentication": self._access.required,
             },
@@ -240,6 +237,8 @@ class Embedded:
         self._http = self._grpc = self._pool = self._pages = None
         grace = timeout * _FACES_SHARE
         await self._periodic.stop()
+        if self._served is not None:
+            await self._served.stop()
         if grpc is not None:
             await grpc.stop(grace)
         if http is not None:

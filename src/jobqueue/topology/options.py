@@ -62,12 +62,13 @@ def pool_concurrency(settings: Settings) -> int:
     return 0 if shared and not asked else worker.concurrency
 
 
-def queues(settings: Settings) -> tuple[str, ...]:
+def queues(settings: Settings, app: Registry | None = None) -> tuple[str, ...]:
     """What a pool or worker takes from. Who names queues gets those, and nothing else; without
-    that the jobs of taskqueue.v1 are run beside those of ``default``."""
+    that the jobs of taskqueue.v1 are run beside those of the app, or of ``default``."""
     worker = settings.worker
-    named = "queues" in worker.model_fields_set
-    return tuple(worker.queues) if named else (*worker.queues, engine_job.QUEUE)
+    if "queues" in worker.model_fields_set:
+        return tuple(worker.queues)
+    return (*(worker.queues if app is None else app.queues()), engine_job.QUEUE)
 
 
 def queue(settings: Settings, name: str = DEFAULT_QUEUE) -> Queue:

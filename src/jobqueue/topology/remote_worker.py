@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from jobqueue.access.tls import Credentials
 from jobqueue.config import Settings
 from jobqueue.core.api import DispatchApi
-from jobqueue.core.errors import AlreadyExists, JobQueueError
-from jobqueue.core.job import QueueSpec
+from jobqueue.core.errors import JobQueueError
 from jobqueue.core.observer import Deaf
-from jobqueue.core.store import ALL_QUEUES
 from jobqueue.engine import admission
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import Dispatch
@@ -25,6 +23,7 @@ from jobqueue.topology.metrics_listener import MetricsListener
 from jobqueue.topology.starting import when_reached
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
+from jobqueue.worker.served import ServedQueues
 
 log = logging.getLogger("jobqueue.worker")
 _STOP_BACKEND = 5.0
@@ -68,7 +67,6 @@ class RemoteWorker:
         observer = Deaf() if self._owns_store and not by_kafka else self.metrics
         self._dispatch = Metered(self._workers_side(), observer)
         registry = registry or Registry()
-        self._scheduled = {schedule.spec.queue for schedule in registry.schedules.values()}
         self._periodic = options.periodic(settings, registry, self._backend)
         self.runtime = WorkerRuntime(
             self._dispatch,
@@ -80,6 +78,9 @@ class RemoteWorker:
                 shutdown_timeout=settings.worker.shutdown_timeout,
                 exec_command=exec_command,
             ),
+        )
+        self._served = ServedQueues(
+            self._backend, self.runtime.settings.id, self._queues, registry.declared().values()
         )
         self._listener = MetricsListener(self._render)
 
@@ -99,8 +100,9 @@ class RemoteWorker:
     async def start(self) -> None:
         """Connect and take jobs."""
         try:
-            await when_reached(self._open, self._settings.db.start_timeout, log)
+            await when_reached(self._backend.start, self._settings.db.start_timeout, log)
             await self.runtime.start()
+            await self._served.start()
             self._periodic.start()
         except BaseException:
             await self.stop()
@@ -116,11 +118,6 @@ class RemoteWorker:
             },
         )
 
-    async def _open(self) -> None:
-        await self._backend.start()
-        if self._owns_store:
-            await self._create_queues()
-
     async def _start_listener(self) -> int | None:
         """The port of /metrics. A worker works without one, too."""
         if not self._settings.worker.metrics_port:
@@ -131,14 +128,6 @@ class RemoteWorker:
             log.warning("this worker has no /metrics: %s", error.message)
             return None
 
-    async def _create_queues(self) -> None:
-        for name in sorted({*self._queues, *self._scheduled}):
-            if name != ALL_QUEUES:
-                try:
-                    await self._backend.create_queue(QueueSpec(name=name))
-                except AlreadyExists:
-                    continue
-
     async def _render(self) -> tuple[bytes, str]:
         """A worker shows its own figures; a server's are for the server to show."""
         self.metrics.set_worker(self.runtime.settings.id, self.runtime.running)
@@ -147,6 +136,7 @@ class RemoteWorker:
     async def stop(self) -> None:
         """Drain and deregister within the shutdown timeout, then disconnect."""
         await self._periodic.stop()
+        await self._served.stop()
         await self.runtime.stop()
         await self._listener.stop()
         try:

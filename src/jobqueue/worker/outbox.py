@@ -44,6 +44,7 @@ class Outbox:
         self._starts: list[Execution] = []
         self._freed = 0
         self._offering = True
+        self._offers = 0  # how often all free slots were offered
         self._work = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -91,6 +92,7 @@ class Outbox:
     def offer(self, slots: int) -> None:
         """Offer slots, and those that come free."""
         self._offering = True
+        self._offers += 1
         self._freed = 0
         if slots and self._link is not None:
             self._link.grant(slots)
@@ -133,6 +135,7 @@ class Outbox:
     async def _send_batch(self) -> None:
         link = self._link
         assert link is not None
+        offers = self._offers
         ends = self._take_ends()
         starts = self._take_starts()
         # A slot is offered with or after the report that ends its job, never before.
@@ -147,7 +150,7 @@ class Outbox:
         try:
             accepted = await link.report(batch, freed)
         except BaseException as error:
-            self._put_back(link, starts, ends, freed)
+            self._put_back(offers, starts, ends, freed)
             if not isinstance(error, Exception):
                 raise
             if not isinstance(error, Unavailable):
@@ -195,11 +198,11 @@ class Outbox:
                 self._refused(execution)
 
     def _put_back(
-        self, link: Link, starts: list[Execution], ends: list[Transition], freed: int
+        self, offers: int, starts: list[Execution], ends: list[Transition], freed: int
     ) -> None:
         self._ends[:0] = ends
         self._starts[:0] = starts
-        if self._offering and link is self._link:  # a new link was offered all free slots
+        if self._offering and offers == self._offers:  # else all free slots were offered since
             self._freed += freed
 
     def _back_off(self, error: Exception) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jobqueue.core.errors import AlreadyExists
-from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.core.job import DEFAULT_QUEUE, QueueSpec
 from jobqueue.worker import builtin
 from jobqueue.worker.periodic import CATCH_UP, Schedule
 from jobqueue.worker.task import DEFAULT_OPTIONS, TaskDefinition, TaskOptions, define
@@ -22,6 +22,7 @@ class Registry:
         self._default: TaskDefinition | None = None
         # Called, in whichever thread, when there is a new task: running workers say so.
         self.listeners: list[Callable[[], None]] = []
+        self._queues: dict[str, QueueSpec] = {}
         self.schedules: dict[str, Schedule] = {}
         self.catch_up = CATCH_UP  # seconds; what the app says, a setting may say otherwise
 
@@ -69,8 +70,18 @@ class Registry:
         """The types of jobs that it has a task for; the empty one finds the default."""
         return frozenset(("", *self._tasks, *self._builtin))
 
+    def declare(self, queue: QueueSpec) -> None:
+        """Say how a queue is to be created that tasks name, or add one that none names."""
+        self._queues[queue.name] = queue
+
+    def declared(self) -> dict[str, QueueSpec]:
+        """The queues to create for the user's tasks and schedules, and those declared, by name."""
+        return {name: QueueSpec(name=name) for name in sorted(self._named())} | self._queues
+
     def queues(self) -> tuple[str, ...]:
         """The queues of the user's tasks and schedules, by name; ``default`` without any."""
-        declared = {task.options.queue for task in self._tasks.values()}
-        scheduled = {schedule.spec.queue for schedule in self.schedules.values()}
-        return tuple(sorted(declared | scheduled)) or (DEFAULT_QUEUE,)
+        return tuple(sorted(self._named())) or (DEFAULT_QUEUE,)
+
+    def _named(self) -> set[str]:
+        tasks = {task.options.queue for task in self._tasks.values()}
+        return tasks | {schedule.spec.queue for schedule in self.schedules.values()}

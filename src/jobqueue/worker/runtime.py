@@ -71,6 +71,9 @@ class WorkerRuntime:
         # Executions that occupy a slot. One that timed out may stay here after its report.
         self._running: dict[int, Execution] = {}
         self._taking = False
+        self._withdrawing: asyncio.Task[None] | None = None
+        self._pushes = 0  # how often the server said what the operator wants
+        self._pushes_at_beat = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconnecting = False
         self._closing: asyncio.Task[None] | None = None
@@ -261,6 +264,7 @@ class WorkerRuntime:
         """In the heartbeat's thread. ``awake``: the loop runs, so the list is complete."""
         link = self._link
         assert link is not None
+        self._pushes_at_beat = self._pushes
         held = list(self._held.items())  # a dict is copied to a list in one step
         begun = [lease for lease, execution in held if execution.begun]
         progress = self._progress.take(self._held)
@@ -277,7 +281,8 @@ class WorkerRuntime:
         if not pulse.known:
             self._register_again()
             return
-        self.set_status(pulse.status)
+        if self._pushes == self._pushes_at_beat:  # else the server has said since what is wanted
+            self._obey(pulse.status)
         self.cancel(pulse.cancelled)
         for lease in pulse.lost:
             if execution := self._held.get(lease):
@@ -309,10 +314,32 @@ class WorkerRuntime:
             extra = {"worker_id": self.settings.id}
             log.warning("cannot withdraw the free slots: %s", error, extra=extra)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _obey(self, status: WorkerStatus) -> None:
+        if self._closing is not None:
+            return
+        if status is WorkerStatus.STOPPING:
+            self._spawn(self.stop())
+        elif status is WorkerStatus.DRAINING and self._taking:
+            self._stop_taking()
+            log.info("draining", extra={"worker_id": self.settings.id})
+            self._withdrawing = self._spawn(self._withdraw_slots())
+        elif status is WorkerStatus.ONLINE and not self._taking and self._link is not None:
+            self._taking = True
+            log.info("taking jobs again", extra={"worker_id": self.settings.id})
+            self._spawn(self._offer_again(self._withdrawing))
+
+    async def _offer_again(self, withdrawing: asyncio.Task[None] | None) -> None:
+        """Offer every free slot, after those that were offered before are withdrawn."""
+        if withdrawing is not None:
+            await asyncio.wait({withdrawing})
+        if self._taking and self._withdrawing is withdrawing and not self._reconnecting:
+            self._outbox.offer(self.settings.concurrency - len(self._running))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- Inbox -------------------------------------------------------------------------------
 
@@ -341,14 +368,8 @@ class WorkerRuntime:
 
     def set_status(self, status: WorkerStatus) -> None:
         """Do what an operator asks."""
-        if self._closing is not None:
-            return
-        if status is WorkerStatus.STOPPING:
-            self._spawn(self.stop())
-        elif status is WorkerStatus.DRAINING and self._taking:
-            self._stop_taking()
-            log.info("draining", extra={"worker_id": self.settings.id})
-            self._spawn(self._withdraw_slots())
+        self._pushes += 1
+        self._obey(status)
 
     def holds(self) -> Sequence[int]:
         """Every lease the server counts on."""

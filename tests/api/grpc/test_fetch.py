@@ -120,6 +120,9 @@ async def test_a_drained_worker_fetches_nothing(engine, stub):
     assert (list(answer.assignments), answer.status) == ([], t.WORKER_STATUS_DRAINING)
     workers = await engine.list_workers()
     assert [worker.status for worker in workers] == [WorkerStatus.DRAINING]
+    await engine.undrain_worker("simple")
+    answer = await fetch(stub, wait=5.0)
+    assert (len(answer.assignments), answer.status) == (1, t.WORKER_STATUS_ONLINE)
 
 
 async def test_a_drain_through_another_process_is_noticed_by_heartbeat(engine, stub):

@@ -223,6 +223,13 @@ class FakeBackend:
     async def drain_worker(self, worker_id: str) -> None:
         await self._call()
 
+    async def undrain_worker(self, worker_id: str) -> None:
+        await self._call()
+
+    async def missing_queues(self, names: Sequence[str]) -> list[str]:
+        await self._call()
+        return [name for name in names if name not in self.queues]
+
     async def shutdown_worker(self, worker_id: str) -> None:
         await self._call()
 

@@ -34,6 +34,7 @@ ROUTES = {
     "/queues/{name}/resume": {"post"},
     "/workers": {"get"},
     "/workers/{worker_id}/drain": {"post"},
+    "/workers/{worker_id}/undrain": {"post"},
     "/workers/{worker_id}/shutdown": {"post"},
     "/metrics": {"get"},
     "/healthz": {"get"},

@@ -109,6 +109,8 @@ async def test_workers(http: httpx.AsyncClient) -> None:
     assert (worker["worker_id"], worker["status"], worker["concurrency"]) == ("w1", "ONLINE", 4)
     drained = await http.post("/workers/w1/drain")
     assert (drained.status_code, drained.json()["status"]) == (202, "DRAINING")
+    back = await http.post("/workers/w1/undrain")
+    assert (back.status_code, back.json()["status"]) == (202, "ONLINE")
     stopped = await http.post("/workers/w1/shutdown")
     assert (stopped.status_code, stopped.json()["status"]) == (202, "STOPPING")
 

@@ -286,6 +286,10 @@ class GrpcDriver:
         with _saying_codes():
             await self._remote.drain_worker(worker_id)
 
+    async def undrain_worker(self, worker_id: str) -> None:
+        with _saying_codes():
+            await self._remote.undrain_worker(worker_id)
+
     async def shutdown_worker(self, worker_id: str) -> None:
         with _saying_codes():
             await self._remote.shutdown_worker(worker_id)

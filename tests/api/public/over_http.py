@@ -308,6 +308,9 @@ class HttpDriver:
     async def drain_worker(self, worker_id: str) -> None:
         await self._call("POST", f"/workers/{worker_id}/drain")
 
+    async def undrain_worker(self, worker_id: str) -> None:
+        await self._call("POST", f"/workers/{worker_id}/undrain")
+
     async def shutdown_worker(self, worker_id: str) -> None:
         await self._call("POST", f"/workers/{worker_id}/shutdown")
 

@@ -326,15 +326,34 @@ async def test_a_drained_worker_gets_no_more(face: PublicFace, hand: Hand) -> No
     assert hand.jobs.empty()
 
 
+@pytest.mark.req("jq:FR-023")
+async def test_a_drained_worker_is_taken_back(face: PublicFace, hand: Hand) -> None:
+    await face.drain_worker("hand")
+    assert await patience.wait_for(hand.statuses.get(), PATIENCE) is WorkerStatus.DRAINING
+    await hand.link.drain()
+    job_id = await submit(face)
+    for _ in range(2):  # the second time there is nothing to take back
+        await face.undrain_worker("hand")
+    assert await patience.wait_for(hand.statuses.get(), PATIENCE) is WorkerStatus.ONLINE
+    assert [worker.status for worker in await face.workers()] == ["ONLINE"]
+    await hand.succeed(await hand.begin(), b"1")
+    assert (await face.get(job_id)).state == "DONE"
+
+
 @pytest.mark.req("jq:FR-024")
 async def test_a_worker_is_told_to_shut_down(face: PublicFace, hand: Hand) -> None:
     await face.shutdown_worker("hand")
     assert await patience.wait_for(hand.statuses.get(), PATIENCE) is WorkerStatus.STOPPING
     assert [worker.status for worker in await face.workers()] == ["STOPPING"]
+    with pytest.raises(Refused, match="'hand' is STOPPING") as refused:
+        await face.undrain_worker("hand")
+    assert refused.value.code == "CONFLICT"
+    await face.drain_worker("hand")  # it does that already
+    assert [worker.status for worker in await face.workers()] == ["STOPPING"]
 
 
 async def test_unknown_workers(face: PublicFace) -> None:
-    for ask in (face.drain_worker, face.shutdown_worker):
+    for ask in (face.drain_worker, face.undrain_worker, face.shutdown_worker):
         with pytest.raises(Refused, match="nobody") as refused:
             await ask("nobody")
         assert refused.value.code == "NOT_FOUND"

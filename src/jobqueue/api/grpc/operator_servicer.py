@@ -107,6 +107,14 @@ class OperatorServicer(rpc.OperatorServiceServicer):
         return pb.DrainWorkerResponse()
 
     @handled
+    async def UndrainWorker(
+        self, request: pb.UndrainWorkerRequest, context: Any
+    ) -> pb.UndrainWorkerResponse:
+        """The worker takes jobs again."""
+        await self._backend.undrain_worker(request.worker_id)
+        return pb.UndrainWorkerResponse()
+
+    @handled
     async def ShutdownWorker(
         self, request: pb.ShutdownWorkerRequest, context: Any
     ) -> pb.ShutdownWorkerResponse:

@@ -144,6 +144,15 @@ class WorkerServicer(rpc.WorkerServiceServicer):
                 self._seats.remove(seat)
         return pb.DeregisterResponse()
 
+    @handled
+    async def MissingQueues(
+        self, request: pb.MissingQueuesRequest, context: Any
+    ) -> pb.MissingQueuesResponse:
+        """Which of these queues do not exist."""
+        return pb.MissingQueuesResponse(
+            missing=await self._backend.missing_queues(list(request.names))
+        )
+
 
 async def _hello(stream: Stream) -> WorkerInfo:
     try:

@@ -43,6 +43,7 @@ ROLES: dict[tuple[str, str], frozenset[Role]] = {
     ("POST", "/queues/{name}/resume"): _OPERATOR,
     ("GET", "/workers"): _OPERATOR,
     ("POST", "/workers/{worker_id}/drain"): _OPERATOR,
+    ("POST", "/workers/{worker_id}/undrain"): _OPERATOR,
     ("POST", "/workers/{worker_id}/shutdown"): _OPERATOR,
     ("GET", "/metrics"): _OPERATOR,
     ("GET", "/status"): _OPERATOR,

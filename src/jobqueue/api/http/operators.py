@@ -116,6 +116,17 @@ def worker_routes(desk: Desk) -> APIRouter:
         return reply(told, 202)
 
     @router.post(
+        "/workers/{worker_id}/undrain",
+        status_code=202,
+        summary="Let a worker that was drained take jobs again",
+        responses=answers({202: (shapes.WorkerChange, "told")}, 404, 409),
+    )
+    async def undrain(worker_id: str, params: NoParams) -> Response:
+        await desk.backend.undrain_worker(worker_id)
+        told = shapes.WorkerChange(worker_id=worker_id, status=WorkerStatus.ONLINE.value)
+        return reply(told, 202)
+
+    @router.post(
         "/workers/{worker_id}/shutdown",
         status_code=202,
         summary="Let a worker finish what it runs, then exit",

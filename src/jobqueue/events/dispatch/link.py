@@ -211,8 +211,8 @@ class KafkaLink:
         if not answer.known:
             self._inbox.moved()
             return
-        self._status = answer.status
-        if answer.status is not WorkerStatus.ONLINE:
+        before, self._status = self._status, answer.status
+        if not before is answer.status is WorkerStatus.ONLINE:
             self._inbox.set_status(answer.status)
         self._inbox.cancel([*answer.cancelled, *answer.lost])
 
@@ -314,9 +314,10 @@ class KafkaLink:
         """See ``Link.drain``. What is assigned from now on is handed back."""
         self._drained = True
         self._free = 0
+        by_itself = self._status is WorkerStatus.ONLINE  # else it was asked to: the store knows
         async with self._one_at_a_time:  # a look under way may still deliver
             pass
-        if self._status is WorkerStatus.ONLINE:  # else it was asked to, and the store knows
+        if by_itself:
             await self._store.set_worker_status(
                 self._info.id, WorkerStatus.DRAINING, incarnation=self._info.incarnation
             )

@@ -35,9 +35,9 @@ class Roster:
         return worker.status
 
     def set_status(self, worker_id: str, status: WorkerStatus) -> bool:
-        """False if the worker is unknown."""
+        """False if the worker is unknown, or cannot become that."""
         worker = self._workers.get(worker_id)
-        if worker is None:
+        if worker is None or not worker.status.may_become(status):
             return False
         worker.status = status
         return True

@@ -996,7 +996,10 @@ DELETE FROM job_progress AS p WHERE NOT EXISTS (
     SELECT 1 FROM job_live AS l WHERE l.seq = ANY (ARRAY[p.seq]) AND l.lease = p.lease)
 
 -- name: set_worker_status
-UPDATE workers SET status = $2 WHERE id = $1 RETURNING id
+-- A stop is not taken back.
+UPDATE workers SET status = $2
+WHERE id = $1 AND ($2 IN ('STOPPING', 'OFFLINE') OR status IN ('ONLINE', 'DRAINING'))
+RETURNING id
 
 -- name: workers
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,

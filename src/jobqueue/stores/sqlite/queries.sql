@@ -335,6 +335,11 @@ SELECT name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, ret
        failed_total, run_seconds, timed_total
 FROM queue WHERE deleted = 0 AND (? IS NULL OR name = ?) ORDER BY name
 
+-- name: set_worker_status
+-- A stop is not taken back.
+UPDATE worker SET status = ?1
+WHERE id = ?2 AND (?1 IN ('STOPPING', 'OFFLINE') OR status IN ('ONLINE', 'DRAINING'))
+
 -- name: register_worker
 -- A reconnect of the same incarnation does not undo an operator's drain.
 INSERT INTO worker (id, incarnation, hostname, pid, concurrency, queues, version, link, types,

@@ -599,9 +599,8 @@ class SqliteStore:
         """See ``Store.set_worker_status``."""
 
         def work(db: sqlite3.Connection) -> bool:
-            sql = "UPDATE worker SET status = ? WHERE id = ?"
             leadership.tell(db)
-            return db.execute(sql, (status, worker_id)).rowcount == 1
+            return db.execute(SQL["set_worker_status"], (status, worker_id)).rowcount == 1
 
         return await self._write("set_worker_status", work)
 

@@ -283,6 +283,11 @@ class GrpcBackend:
         request = operator_pb2.DrainWorkerRequest(worker_id=worker_id)
         await self._call(lambda at: at.operator.DrainWorker, request, changes=True, again=True)
 
+    async def undrain_worker(self, worker_id: str) -> None:
+        """The worker takes jobs again."""
+        request = operator_pb2.UndrainWorkerRequest(worker_id=worker_id)
+        await self._call(lambda at: at.operator.UndrainWorker, request, changes=True, again=True)
+
     async def shutdown_worker(self, worker_id: str) -> None:
         """The worker drains, then exits."""
         request = operator_pb2.ShutdownWorkerRequest(worker_id=worker_id)
@@ -342,6 +347,12 @@ class GrpcBackend:
         """Deregister such a worker."""
         request = worker_pb2.DeregisterRequest(worker_id=worker_id, incarnation=incarnation)
         await self._call(lambda at: at.worker.Deregister, request, again=True)
+
+    async def missing_queues(self, names: Sequence[str]) -> list[str]:
+        """Those of these queues that do not exist."""
+        request = worker_pb2.MissingQueuesRequest(names=names)
+        answer = await self._call(lambda at: at.worker.MissingQueues, request)
+        return list(answer.missing)
 
     def _forget(self, link: RemoteLink) -> None:
         if self._links.get(link.info.id) is link:

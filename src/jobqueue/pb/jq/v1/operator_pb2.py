@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from jobqueue.pb.jq.v1 import types_pb2 as jq_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14jq/v1/operator.proto\x12\x05jq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11jq/v1/types.proto\"1\n\x12\x43reateQueueRequest\x12\x1b\n\x05queue\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Queue\"2\n\x13\x43reateQueueResponse\x12\x1b\n\x05queue\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Queue\"@\n\x12UpdateQueueRequest\x12\x1b\n\x05queue\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Queue\x12\r\n\x05reset\x18\x02 \x03(\t\"2\n\x13UpdateQueueResponse\x12\x1b\n\x05queue\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Queue\"1\n\x12\x44\x65leteQueueRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\",\n\x13\x44\x65leteQueueResponse\x12\x15\n\rdead_lettered\x18\x01 \x01(\x03\"!\n\x11PauseQueueRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12PauseQueueResponse\"\"\n\x12ResumeQueueRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x15\n\x13ResumeQueueResponse\"$\n\x14GetQueueStatsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"9\n\x15GetQueueStatsResponse\x12 \n\x05stats\x18\x01 \x01(\x0b\x32\x11.jq.v1.QueueStats\"\x13\n\x11ListQueuesRequest\"7\n\x12ListQueuesResponse\x12!\n\x06queues\x18\x01 \x03(\x0b\x32\x11.jq.v1.QueueStats\"\x14\n\x12ListWorkersRequest\"5\n\x13ListWorkersResponse\x12\x1e\n\x07workers\x18\x01 \x03(\x0b\x32\r.jq.v1.Worker\"\'\n\x12\x44rainWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"\x15\n\x13\x44rainWorkerResponse\"*\n\x15ShutdownWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"\x18\n\x16ShutdownWorkerResponse\"!\n\x0fRetryJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"+\n\x10RetryJobResponse\x12\x17\n\x03job\x18\x01 \x01(\x0b\x32\n.jq.v1.Job\"\xfd\x01\n\x17RetryDeadLettersRequest\x12\x12\n\x05queue\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04type\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x1e\n\x07reasons\x18\x03 \x03(\x0e\x32\r.jq.v1.Reason\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12)\n\x05since\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x08 \x01(\x08\x42\x08\n\x06_queueB\x07\n\x05_type\"\x8c\x01\n\x18RetryDeadLettersResponse\x12\x11\n\tlooked_at\x18\x01 \x01(\x03\x12\x0f\n\x07matched\x18\x02 \x01(\x03\x12\x0f\n\x07retried\x18\x03 \x01(\x03\x12\"\n\x07refused\x18\x04 \x03(\x0b\x32\x11.jq.v1.NotRetried\x12\x17\n\x0fnext_page_token\x18\x05 \x01(\t\"-\n\nNotRetried\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"\x12\n\x10GetHealthRequest\"\\\n\x11GetHealthResponse\x12\n\n\x02ok\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\t\x12*\n\ncomponents\x18\x03 \x03(\x0b\x32\x16.jq.v1.ComponentHealth2\xe8\x07\n\x0fOperatorService\x12\x44\n\x0b\x43reateQueue\x12\x19.jq.v1.CreateQueueRequest\x1a\x1a.jq.v1.CreateQueueResponse\x12\x44\n\x0bUpdateQueue\x12\x19.jq.v1.UpdateQueueRequest\x1a\x1a.jq.v1.UpdateQueueResponse\x12\x44\n\x0b\x44\x65leteQueue\x12\x19.jq.v1.DeleteQueueRequest\x1a\x1a.jq.v1.DeleteQueueResponse\x12\x41\n\nPauseQueue\x12\x18.jq.v1.PauseQueueRequest\x1a\x19.jq.v1.PauseQueueResponse\x12\x44\n\x0bResumeQueue\x12\x19.jq.v1.ResumeQueueRequest\x1a\x1a.jq.v1.ResumeQueueResponse\x12J\n\rGetQueueStats\x12\x1b.jq.v1.GetQueueStatsRequest\x1a\x1c.jq.v1.GetQueueStatsResponse\x12\x41\n\nListQueues\x12\x18.jq.v1.ListQueuesRequest\x1a\x19.jq.v1.ListQueuesResponse\x12\x44\n\x0bListWorkers\x12\x19.jq.v1.ListWorkersRequest\x1a\x1a.jq.v1.ListWorkersResponse\x12\x44\n\x0b\x44rainWorker\x12\x19.jq.v1.DrainWorkerRequest\x1a\x1a.jq.v1.DrainWorkerResponse\x12M\n\x0eShutdownWorker\x12\x1c.jq.v1.ShutdownWorkerRequest\x1a\x1d.jq.v1.ShutdownWorkerResponse\x12;\n\x08RetryJob\x12\x16.jq.v1.RetryJobRequest\x1a\x17.jq.v1.RetryJobResponse\x12S\n\x10RetryDeadLetters\x12\x1e.jq.v1.RetryDeadLettersRequest\x1a\x1f.jq.v1.RetryDeadLettersResponse\x12>\n\tDeleteJob\x12\x17.jq.v1.DeleteJobRequest\x1a\x18.jq.v1.DeleteJobResponse\x12>\n\tGetHealth\x12\x17.jq.v1.GetHealthRequest\x1a\x18.jq.v1.GetHealthResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14jq/v1/operator.proto\x12\x05jq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11jq/v1/types.proto\"1\n\x12\x43reateQueueRequest\x12\x1b\n\x05queue\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Queue\"2\n\x13\x43reateQueueResponse\x12\x1b\n\x05queue\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Queue\"@\n\x12UpdateQueueRequest\x12\x1b\n\x05queue\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Queue\x12\r\n\x05reset\x18\x02 \x03(\t\"2\n\x13UpdateQueueResponse\x12\x1b\n\x05queue\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Queue\"1\n\x12\x44\x65leteQueueRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\",\n\x13\x44\x65leteQueueResponse\x12\x15\n\rdead_lettered\x18\x01 \x01(\x03\"!\n\x11PauseQueueRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12PauseQueueResponse\"\"\n\x12ResumeQueueRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x15\n\x13ResumeQueueResponse\"$\n\x14GetQueueStatsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"9\n\x15GetQueueStatsResponse\x12 \n\x05stats\x18\x01 \x01(\x0b\x32\x11.jq.v1.QueueStats\"\x13\n\x11ListQueuesRequest\"7\n\x12ListQueuesResponse\x12!\n\x06queues\x18\x01 \x03(\x0b\x32\x11.jq.v1.QueueStats\"\x14\n\x12ListWorkersRequest\"5\n\x13ListWorkersResponse\x12\x1e\n\x07workers\x18\x01 \x03(\x0b\x32\r.jq.v1.Worker\"\'\n\x12\x44rainWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"\x15\n\x13\x44rainWorkerResponse\")\n\x14UndrainWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"\x17\n\x15UndrainWorkerResponse\"*\n\x15ShutdownWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"\x18\n\x16ShutdownWorkerResponse\"!\n\x0fRetryJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"+\n\x10RetryJobResponse\x12\x17\n\x03job\x18\x01 \x01(\x0b\x32\n.jq.v1.Job\"\xfd\x01\n\x17RetryDeadLettersRequest\x12\x12\n\x05queue\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04type\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x1e\n\x07reasons\x18\x03 \x03(\x0e\x32\r.jq.v1.Reason\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12)\n\x05since\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x08 \x01(\x08\x42\x08\n\x06_queueB\x07\n\x05_type\"\x8c\x01\n\x18RetryDeadLettersResponse\x12\x11\n\tlooked_at\x18\x01 \x01(\x03\x12\x0f\n\x07matched\x18\x02 \x01(\x03\x12\x0f\n\x07retried\x18\x03 \x01(\x03\x12\"\n\x07refused\x18\x04 \x03(\x0b\x32\x11.jq.v1.NotRetried\x12\x17\n\x0fnext_page_token\x18\x05 \x01(\t\"-\n\nNotRetried\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"\x12\n\x10GetHealthRequest\"\\\n\x11GetHealthResponse\x12\n\n\x02ok\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\t\x12*\n\ncomponents\x18\x03 \x03(\x0b\x32\x16.jq.v1.ComponentHealth2\xb4\x08\n\x0fOperatorService\x12\x44\n\x0b\x43reateQueue\x12\x19.jq.v1.CreateQueueRequest\x1a\x1a.jq.v1.CreateQueueResponse\x12\x44\n\x0bUpdateQueue\x12\x19.jq.v1.UpdateQueueRequest\x1a\x1a.jq.v1.UpdateQueueResponse\x12\x44\n\x0b\x44\x65leteQueue\x12\x19.jq.v1.DeleteQueueRequest\x1a\x1a.jq.v1.DeleteQueueResponse\x12\x41\n\nPauseQueue\x12\x18.jq.v1.PauseQueueRequest\x1a\x19.jq.v1.PauseQueueResponse\x12\x44\n\x0bResumeQueue\x12\x19.jq.v1.ResumeQueueRequest\x1a\x1a.jq.v1.ResumeQueueResponse\x12J\n\rGetQueueStats\x12\x1b.jq.v1.GetQueueStatsRequest\x1a\x1c.jq.v1.GetQueueStatsResponse\x12\x41\n\nListQueues\x12\x18.jq.v1.ListQueuesRequest\x1a\x19.jq.v1.ListQueuesResponse\x12\x44\n\x0bListWorkers\x12\x19.jq.v1.ListWorkersRequest\x1a\x1a.jq.v1.ListWorkersResponse\x12\x44\n\x0b\x44rainWorker\x12\x19.jq.v1.DrainWorkerRequest\x1a\x1a.jq.v1.DrainWorkerResponse\x12J\n\rUndrainWorker\x12\x1b.jq.v1.UndrainWorkerRequest\x1a\x1c.jq.v1.UndrainWorkerResponse\x12M\n\x0eShutdownWorker\x12\x1c.jq.v1.ShutdownWorkerRequest\x1a\x1d.jq.v1.ShutdownWorkerResponse\x12;\n\x08RetryJob\x12\x16.jq.v1.RetryJobRequest\x1a\x17.jq.v1.RetryJobResponse\x12S\n\x10RetryDeadLetters\x12\x1e.jq.v1.RetryDeadLettersRequest\x1a\x1f.jq.v1.RetryDeadLettersResponse\x12>\n\tDeleteJob\x12\x17.jq.v1.DeleteJobRequest\x1a\x18.jq.v1.DeleteJobResponse\x12>\n\tGetHealth\x12\x17.jq.v1.GetHealthRequest\x1a\x18.jq.v1.GetHealthResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -69,28 +69,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAINWORKERREQUEST']._serialized_end=808
   _globals['_DRAINWORKERRESPONSE']._serialized_start=810
   _globals['_DRAINWORKERRESPONSE']._serialized_end=831
-  _globals['_SHUTDOWNWORKERREQUEST']._serialized_start=833
-  _globals['_SHUTDOWNWORKERREQUEST']._serialized_end=875
-  _globals['_SHUTDOWNWORKERRESPONSE']._serialized_start=877
-  _globals['_SHUTDOWNWORKERRESPONSE']._serialized_end=901
-  _globals['_RETRYJOBREQUEST']._serialized_start=903
-  _globals['_RETRYJOBREQUEST']._serialized_end=936
-  _globals['_RETRYJOBRESPONSE']._serialized_start=938
-  _globals['_RETRYJOBRESPONSE']._serialized_end=981
-  _globals['_RETRYDEADLETTERSREQUEST']._serialized_start=984
-  _globals['_RETRYDEADLETTERSREQUEST']._serialized_end=1237
-  _globals['_RETRYDEADLETTERSRESPONSE']._serialized_start=1240
-  _globals['_RETRYDEADLETTERSRESPONSE']._serialized_end=1380
-  _globals['_NOTRETRIED']._serialized_start=1382
-  _globals['_NOTRETRIED']._serialized_end=1427
-  _globals['_DELETEJOBREQUEST']._serialized_start=1429
-  _globals['_DELETEJOBREQUEST']._serialized_end=1463
-  _globals['_DELETEJOBRESPONSE']._serialized_start=1465
-  _globals['_DELETEJOBRESPONSE']._serialized_end=1484
-  _globals['_GETHEALTHREQUEST']._serialized_start=1486
-  _globals['_GETHEALTHREQUEST']._serialized_end=1504
-  _globals['_GETHEALTHRESPONSE']._serialized_start=1506
-  _globals['_GETHEALTHRESPONSE']._serialized_end=1598
-  _globals['_OPERATORSERVICE']._serialized_start=1601
-  _globals['_OPERATORSERVICE']._serialized_end=2601
+  _globals['_UNDRAINWORKERREQUEST']._serialized_start=833
+  _globals['_UNDRAINWORKERREQUEST']._serialized_end=874
+  _globals['_UNDRAINWORKERRESPONSE']._serialized_start=876
+  _globals['_UNDRAINWORKERRESPONSE']._serialized_end=899
+  _globals['_SHUTDOWNWORKERREQUEST']._serialized_start=901
+  _globals['_SHUTDOWNWORKERREQUEST']._serialized_end=943
+  _globals['_SHUTDOWNWORKERRESPONSE']._serialized_start=945
+  _globals['_SHUTDOWNWORKERRESPONSE']._serialized_end=969
+  _globals['_RETRYJOBREQUEST']._serialized_start=971
+  _globals['_RETRYJOBREQUEST']._serialized_end=1004
+  _globals['_RETRYJOBRESPONSE']._serialized_start=1006
+  _globals['_RETRYJOBRESPONSE']._serialized_end=1049
+  _globals['_RETRYDEADLETTERSREQUEST']._serialized_start=1052
+  _globals['_RETRYDEADLETTERSREQUEST']._serialized_end=1305
+  _globals['_RETRYDEADLETTERSRESPONSE']._serialized_start=1308
+  _globals['_RETRYDEADLETTERSRESPONSE']._serialized_end=1448
+  _globals['_NOTRETRIED']._serialized_start=1450
+  _globals['_NOTRETRIED']._serialized_end=1495
+  _globals['_DELETEJOBREQUEST']._serialized_start=1497
+  _globals['_DELETEJOBREQUEST']._serialized_end=1531
+  _globals['_DELETEJOBRESPONSE']._serialized_start=1533
+  _globals['_DELETEJOBRESPONSE']._serialized_end=1552
+  _globals['_GETHEALTHREQUEST']._serialized_start=1554
+  _globals['_GETHEALTHREQUEST']._serialized_end=1572
+  _globals['_GETHEALTHRESPONSE']._serialized_start=1574
+  _globals['_GETHEALTHRESPONSE']._serialized_end=1666
+  _globals['_OPERATORSERVICE']._serialized_start=1669
+  _globals['_OPERATORSERVICE']._serialized_end=2745
 # @@protoc_insertion_point(module_scope)

@@ -80,6 +80,11 @@ class OperatorServiceStub:
                 request_serializer=jq_dot_v1_dot_operator__pb2.DrainWorkerRequest.SerializeToString,
                 response_deserializer=jq_dot_v1_dot_operator__pb2.DrainWorkerResponse.FromString,
                 _registered_method=True)
+        self.UndrainWorker = channel.unary_unary(
+                '/jq.v1.OperatorService/UndrainWorker',
+                request_serializer=jq_dot_v1_dot_operator__pb2.UndrainWorkerRequest.SerializeToString,
+                response_deserializer=jq_dot_v1_dot_operator__pb2.UndrainWorkerResponse.FromString,
+                _registered_method=True)
         self.ShutdownWorker = channel.unary_unary(
                 '/jq.v1.OperatorService/ShutdownWorker',
                 request_serializer=jq_dot_v1_dot_operator__pb2.ShutdownWorkerRequest.SerializeToString,
@@ -174,6 +179,13 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UndrainWorker(self, request, context):
+        """A DRAINING worker takes jobs again; one that is STOPPING or OFFLINE cannot.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ShutdownWorker(self, request, context):
         """The worker drains, then exits.
         """
@@ -256,6 +268,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.DrainWorker,
                     request_deserializer=jq_dot_v1_dot_operator__pb2.DrainWorkerRequest.FromString,
                     response_serializer=jq_dot_v1_dot_operator__pb2.DrainWorkerResponse.SerializeToString,
+            ),
+            'UndrainWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainWorker,
+                    request_deserializer=jq_dot_v1_dot_operator__pb2.UndrainWorkerRequest.FromString,
+                    response_serializer=jq_dot_v1_dot_operator__pb2.UndrainWorkerResponse.SerializeToString,
             ),
             'ShutdownWorker': grpc.unary_unary_rpc_method_handler(
                     servicer.ShutdownWorker,
@@ -527,6 +544,33 @@ class OperatorService:
             '/jq.v1.OperatorService/DrainWorker',
             jq_dot_v1_dot_operator__pb2.DrainWorkerRequest.SerializeToString,
             jq_dot_v1_dot_operator__pb2.DrainWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jq.v1.OperatorService/UndrainWorker',
+            jq_dot_v1_dot_operator__pb2.UndrainWorkerRequest.SerializeToString,
+            jq_dot_v1_dot_operator__pb2.UndrainWorkerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,6 +34,8 @@ class OperatorServiceStub:
     """Every worker known."""
     DrainWorker: _aio.UnaryUnaryMultiCallable[_operator_pb2.DrainWorkerRequest, _operator_pb2.DrainWorkerResponse]
     """The worker finishes what it runs and gets no more."""
+    UndrainWorker: _aio.UnaryUnaryMultiCallable[_operator_pb2.UndrainWorkerRequest, _operator_pb2.UndrainWorkerResponse]
+    """A DRAINING worker takes jobs again; one that is STOPPING or OFFLINE cannot."""
     ShutdownWorker: _aio.UnaryUnaryMultiCallable[_operator_pb2.ShutdownWorkerRequest, _operator_pb2.ShutdownWorkerResponse]
     """The worker drains, then exits."""
     RetryJob: _aio.UnaryUnaryMultiCallable[_operator_pb2.RetryJobRequest, _operator_pb2.RetryJobResponse]
@@ -119,6 +121,14 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_operator_pb2.DrainWorkerRequest, _abc.Awaitable[_operator_pb2.DrainWorkerResponse]],
     ) -> _abc.Awaitable[_operator_pb2.DrainWorkerResponse]:
         """The worker finishes what it runs and gets no more."""
+
+    @_abc_1.abstractmethod
+    def UndrainWorker(
+        self,
+        request: _operator_pb2.UndrainWorkerRequest,
+        context: _aio.ServicerContext[_operator_pb2.UndrainWorkerRequest, _abc.Awaitable[_operator_pb2.UndrainWorkerResponse]],
+    ) -> _abc.Awaitable[_operator_pb2.UndrainWorkerResponse]:
+        """A DRAINING worker takes jobs again; one that is STOPPING or OFFLINE cannot."""
 
     @_abc_1.abstractmethod
     def ShutdownWorker(

@@ -65,6 +65,11 @@ class WorkerServiceStub:
                 request_serializer=jq_dot_v1_dot_worker__pb2.DeregisterRequest.SerializeToString,
                 response_deserializer=jq_dot_v1_dot_worker__pb2.DeregisterResponse.FromString,
                 _registered_method=True)
+        self.MissingQueues = channel.unary_unary(
+                '/jq.v1.WorkerService/MissingQueues',
+                request_serializer=jq_dot_v1_dot_worker__pb2.MissingQueuesRequest.SerializeToString,
+                response_deserializer=jq_dot_v1_dot_worker__pb2.MissingQueuesResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -117,6 +122,13 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MissingQueues(self, request, context):
+        """Which of these queues do not exist. A worker may serve one that is created later.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -149,6 +161,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Deregister,
                     request_deserializer=jq_dot_v1_dot_worker__pb2.DeregisterRequest.FromString,
                     response_serializer=jq_dot_v1_dot_worker__pb2.DeregisterResponse.SerializeToString,
+            ),
+            'MissingQueues': grpc.unary_unary_rpc_method_handler(
+                    servicer.MissingQueues,
+                    request_deserializer=jq_dot_v1_dot_worker__pb2.MissingQueuesRequest.FromString,
+                    response_serializer=jq_dot_v1_dot_worker__pb2.MissingQueuesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -314,6 +331,33 @@ class WorkerService:
             '/jq.v1.WorkerService/Deregister',
             jq_dot_v1_dot_worker__pb2.DeregisterRequest.SerializeToString,
             jq_dot_v1_dot_worker__pb2.DeregisterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MissingQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jq.v1.WorkerService/MissingQueues',
+            jq_dot_v1_dot_worker__pb2.MissingQueuesRequest.SerializeToString,
+            jq_dot_v1_dot_worker__pb2.MissingQueuesResponse.FromString,
             options,
             channel_credentials,
             insecure,

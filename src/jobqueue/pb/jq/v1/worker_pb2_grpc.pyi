@@ -34,6 +34,8 @@ class WorkerServiceStub:
     """
     Deregister: _aio.UnaryUnaryMultiCallable[_worker_pb2.DeregisterRequest, _worker_pb2.DeregisterResponse]
     """Ends the registration; leases still held stand until the heartbeat timeout."""
+    MissingQueues: _aio.UnaryUnaryMultiCallable[_worker_pb2.MissingQueuesRequest, _worker_pb2.MissingQueuesResponse]
+    """Which of these queues do not exist. A worker may serve one that is created later."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Hands jobs to workers and takes their reports."""
@@ -91,5 +93,13 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_worker_pb2.DeregisterRequest, _abc.Awaitable[_worker_pb2.DeregisterResponse]],
     ) -> _abc.Awaitable[_worker_pb2.DeregisterResponse]:
         """Ends the registration; leases still held stand until the heartbeat timeout."""
+
+    @_abc_1.abstractmethod
+    def MissingQueues(
+        self,
+        request: _worker_pb2.MissingQueuesRequest,
+        context: _aio.ServicerContext[_worker_pb2.MissingQueuesRequest, _abc.Awaitable[_worker_pb2.MissingQueuesResponse]],
+    ) -> _abc.Awaitable[_worker_pb2.MissingQueuesResponse]:
+        """Which of these queues do not exist. A worker may serve one that is created later."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _aio.Server) -> None: ...

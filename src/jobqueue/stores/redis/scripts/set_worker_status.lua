@@ -1,4 +1,5 @@
--- Drain, stop or retire a worker; answers {1}, or nothing if it is unknown.
+-- Drain, take back, stop or retire a worker; answers {1}, or nothing if it is unknown, or if a stop
+-- would be taken back.
 -- asked: {id, status, incarnation (nil: whichever)}
 --# include common.lua
 --# include lane.lua
@@ -9,6 +10,11 @@ end
 local key = prefix .. 'worker:' .. asked[1]
 local known = redis.call('HGET', key, 'incarnation')
 if not known or (asked[3] and asked[3] ~= known) then
+  return false
+end
+local ends = asked[2] == 'STOPPING' or asked[2] == 'OFFLINE'
+local status = redis.call('HGET', key, 'status')
+if not ends and status ~= 'ONLINE' and status ~= 'DRAINING' then
   return false
 end
 redis.call('HSET', key, 'status', asked[2])
