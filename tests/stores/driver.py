@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from jobqueue.core.clock import ManualClock
@@ -87,9 +87,15 @@ class Driver:
         return results
 
     async def claim(
-        self, slots: int = 1, *, queues: Sequence[str] = ("q",), worker_id: str = "w"
+        self,
+        slots: int = 1,
+        *,
+        queues: Sequence[str] = ("q",),
+        worker_id: str = "w",
+        types: Collection[str] | None = None,
     ) -> list[Assignment]:
-        return await self.store.claim([Claim(tuple(queues), [worker_id] * slots)])
+        meant = None if types is None else frozenset(types)
+        return await self.store.claim([Claim(tuple(queues), [worker_id] * slots, types=meant)])
 
     async def claim_one(self, **where: Any) -> Assignment:
         (assignment,) = await self.claim(1, **where)

@@ -395,11 +395,22 @@ class WorkerInfo:
     queues: tuple[str, ...]
     version: str = ""
     # A server's own pool without the user's tasks: it leaves a queue alone that another worker
-    # connected to that server takes from, since it could only fail jobs of types it lacks.
+    # connected to that server takes from, since that one may mean something else by the same name.
     fallback: bool = False
+    # The task types that it knows: it gets no other jobs. None: every type.
+    types: frozenset[str] | None = None
     # Drawn by the engine at each registration: the latest one tells which server the worker is
     # connected to, so that a server that has not noticed the loss of its link learns of it.
     link: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingType:
+    """Claimable jobs of one type in one queue."""
+
+    queue: str
+    type: str
+    jobs: int  # counted up to a limit
 
 
 @dataclass(slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from jobqueue.core.job import (
     SubmitResult,
     TimeQuery,
     Transition,
+    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -59,6 +60,7 @@ class Claim:
     queues: tuple[str, ...]
     slots: Sequence[str]  # worker ids, one for each free slot, least loaded first
     without: frozenset[str] = frozenset()  # queues that are not meant although ``*`` is
+    types: frozenset[str] | None = None  # of the jobs that are meant; None: all
 
 
 @dataclass(slots=True)
@@ -237,7 +239,11 @@ class Store(Protocol):
         ...
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
-        """Move the next claimable jobs to ASSIGNED: priority first, then FIFO."""
+        """Move the next claimable jobs to ASSIGNED: priority first, then FIFO.
+
+        Jobs of types that a claim does not mean neither delay it nor make it dearer, however many
+        stand in front.
+        """
         ...
 
     async def apply(
@@ -366,6 +372,14 @@ class Store(Protocol):
 
     async def stats(self, queue: str | None = None) -> list[QueueStats]:
         """Figures of one queue or of all, by name."""
+        ...
+
+    async def waiting_types(self, count_to: int, queue: str | None = None) -> list[WaitingType]:
+        """The types of the jobs that can be claimed, of one queue or of all, by queue and type.
+
+        Of each type so many jobs are counted at most: the cost grows with the number of types,
+        not with the number of jobs. A paused queue's are among them.
+        """
         ...
 
     # -- workers ---------------------------------------------------------------------------

@@ -79,8 +79,8 @@ class Session:
             self._settled.set()
 
 
-Scope = tuple[tuple[str, ...], frozenset[str]]
-"""The queues a session takes from, and those it leaves alone."""
+Scope = tuple[tuple[str, ...], frozenset[str], frozenset[str] | None]
+"""The queues a session takes from, those it leaves alone, and the types it knows (None: all)."""
 
 
 class Plan:
@@ -184,7 +184,7 @@ class Sessions:
                 break
             slots = _spread(groups[scope], share, promised, freed)
             limit -= len(slots)
-            claims.append(Claim(scope[0], slots, scope[1]))
+            claims.append(Claim(scope[0], slots, *scope[1:]))
             scopes.append(scope)
         for session, count in promised.items():
             session.free -= count
@@ -193,8 +193,9 @@ class Sessions:
 
     def scope(self, session: Session) -> Scope:
         """What it may take from now."""
-        if not session.info.fallback:
-            return session.info.queues, _NOTHING
+        info = session.info
+        if not info.fallback:
+            return info.queues, _NOTHING, info.types
         taken = frozenset(
             queue
             for other in self._by_id.values()
@@ -202,8 +203,8 @@ class Sessions:
             for queue in other.info.queues
         )
         if ALL_QUEUES in taken:
-            return (), _NOTHING
-        return session.info.queues, taken
+            return (), _NOTHING, info.types
+        return info.queues, taken, info.types
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> list[Assignment]:
         """Deliver what a plan brought and take the rest back; returns what nobody is there for."""

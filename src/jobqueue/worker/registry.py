@@ -59,6 +59,10 @@ class Registry:
         """Every task known, built-in ones too, by name."""
         return sorted({*self._tasks, *self._builtin})
 
+    def types(self) -> frozenset[str]:
+        """The types of jobs that it has a task for; the empty one finds the default."""
+        return frozenset(("", *self._tasks, *self._builtin))
+
     def queues(self) -> tuple[str, ...]:
         """The queues of the user's tasks and schedules, by name; ``default`` without any."""
         declared = {task.options.queue for task in self._tasks.values()}

@@ -205,6 +205,7 @@ class WorkerRuntime:
             queues=self.settings.queues,
             version=self.settings.version,
             fallback=self.settings.fallback,
+            types=self._registry.types() if self._crew.program is None else None,
         )
         delay = _FIRST_RECONNECT
         while True:

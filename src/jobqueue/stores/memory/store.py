@@ -25,6 +25,7 @@ from jobqueue.core.job import (
     SubmitResult,
     TimeQuery,
     Transition,
+    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -226,7 +227,7 @@ class MemoryStore:
         queue.depth[State.PENDING] += 1
         self._write(record, None, ((State.PENDING, Reason.SUBMITTED),), now)
         if record.ready:
-            queue.ready.push(record.spec.priority, record.seq)
+            queue.ready.push(record.spec.priority, record.seq, record.spec.type)
         if record.due is not None:
             self._timers.arm(record)
 
@@ -246,7 +247,7 @@ class MemoryStore:
                 and not queue.queue.paused
             ]
             for worker_id in claim.slots:
-                record = self._next(queues, now)
+                record = self._next(queues, claim.types, now)
                 if record is None:
                     break
                 assigned.append(self._assign(record, worker_id, now))
@@ -256,17 +257,18 @@ class MemoryStore:
         record = self._by_seq.get(seq)
         return record is not None and record.ready
 
-    def _next(self, queues: list[Home], now: float) -> Record | None:
+    def _next(self, queues: list[Home], types: frozenset[str] | None, now: float) -> Record | None:
         while True:
             best: Home | None = None
             soonest: tuple[int, int] | None = None
             for queue in queues:
-                head = queue.ready.head()
+                head = queue.ready.head(types)
                 if head is not None and (soonest is None or head < soonest):
                     best, soonest = queue, head
-            if best is None:
+            if best is None or soonest is None:
                 return None
-            record = self._by_seq[best.ready.pop(best.queue.priority_weights)]
+            seq = best.ready.pop(soonest[0], best.queue.priority_weights, types)
+            record = self._by_seq[seq]
             record.ready = False
             if record.expires_at is None or record.expires_at > now:
                 return record
@@ -330,7 +332,7 @@ class MemoryStore:
             queue.ready.bury()
         if record.state is State.PENDING:
             record.ready = True
-            queue.ready.push(record.spec.priority, record.seq)
+            queue.ready.push(record.spec.priority, record.seq, record.spec.type)
         if record.due is not None and record.state not in HELD:
             self._timers.arm(record)
         queue.depth[before] -= 1
@@ -405,7 +407,7 @@ class MemoryStore:
             if current.state is State.PENDING and not expired:
                 promoted += 1
                 current.ready = True
-                current.home.ready.push(current.spec.priority, current.seq)
+                current.home.ready.push(current.spec.priority, current.seq, current.spec.type)
                 current.due = current.expires_at
             else:
                 found.append(overdue(current.state, current.seq, current.version, None))
@@ -593,7 +595,7 @@ class MemoryStore:
         home.depth[job.state] += 1
         self._latest = max(self._latest, job.created_at)
         if record.ready:
-            home.ready.push(job.priority, job.seq)
+            home.ready.push(job.priority, job.seq, job.type)
         if record.lease is not None:
             self._held[record.lease] = record
         elif record.due is not None:
@@ -649,6 +651,15 @@ class MemoryStore:
         """See ``Store.stats``."""
         names = sorted(self._queues) if queue is None else [queue]
         return [self._queues[name].stats() for name in names if name in self._queues]
+
+    async def waiting_types(self, count_to: int, queue: str | None = None) -> list[WaitingType]:
+        """See ``Store.waiting_types``."""
+        return [
+            WaitingType(name, type, jobs)
+            for name, home in sorted(self._queues.items())
+            if queue in (None, name)
+            for type, jobs in sorted(home.ready.counts(count_to).items())
+        ]
 
     # -- workers ---------------------------------------------------------------------------
 

@@ -166,5 +166,5 @@ def _left(claims: Sequence[Claim], assigned: Sequence[Assignment]) -> list[Claim
             else:
                 slots.append(worker)
         if slots:
-            left.append(Claim(claim.queues, slots, claim.without))
+            left.append(Claim(claim.queues, slots, claim.without, claim.types))
     return left

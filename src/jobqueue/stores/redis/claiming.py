@@ -93,7 +93,10 @@ class Claiming:
 def _rest(part: Sequence[Claim], number: int, workers: Sequence[bytes]) -> list[Claim]:
     """What is left of claims, of which one was filled but for the slots of these workers."""
     begun, *others = part[number - 1 :]
-    return [Claim(begun.queues, [one.decode() for one in workers], begun.without), *others]
+    return [
+        Claim(begun.queues, [one.decode() for one in workers], begun.without, begun.types),
+        *others,
+    ]
 
 
 def _parts(claims: Sequence[Claim]) -> list[list[Claim]]:
@@ -106,6 +109,6 @@ def _parts(claims: Sequence[Claim]) -> list[list[Claim]]:
                 parts.append([])
                 room = MOST_SLOTS
             now, slots = slots[:room], slots[room:]
-            parts[-1].append(Claim(claim.queues, now, claim.without))
+            parts[-1].append(Claim(claim.queues, now, claim.without, claim.types))
             room -= len(now)
     return [part for part in parts if part]

@@ -177,6 +177,7 @@ def info_to_pb(info: WorkerInfo) -> types_pb2.WorkerInfo:
             queues=info.queues,
             version=info.version,
             fallback=info.fallback,
+            types=sorted(info.types or ()),
         )
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument("worker", str(error)) from None
@@ -193,6 +194,7 @@ def info_from_pb(message: types_pb2.WorkerInfo) -> WorkerInfo:
         queues=tuple(message.queues),
         version=message.version,
         fallback=message.fallback,
+        types=frozenset(message.types) or None,
     )
 
 

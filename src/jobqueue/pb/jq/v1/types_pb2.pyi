@@ -715,6 +715,7 @@ class WorkerInfo(_message.Message):
     QUEUES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     FALLBACK_FIELD_NUMBER: _builtins.int
+    TYPES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Chosen by the worker; one process at a time."""
     incarnation: _builtins.int
@@ -733,6 +734,12 @@ class WorkerInfo(_message.Message):
     def queues(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The queues it takes jobs from."""
 
+    @_builtins.property
+    def types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The task types that it knows: it gets no other jobs. The empty text stands for jobs without a
+        type. None at all: it takes every type.
+        """
+
     def __init__(
         self,
         *,
@@ -744,10 +751,11 @@ class WorkerInfo(_message.Message):
         queues: _abc.Iterable[_builtins.str] | None = ...,
         version: _builtins.str = ...,
         fallback: _builtins.bool = ...,
+        types: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency", b"concurrency", "fallback", b"fallback", "hostname", b"hostname", "id", b"id", "incarnation", b"incarnation", "pid", b"pid", "queues", b"queues", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency", b"concurrency", "fallback", b"fallback", "hostname", b"hostname", "id", b"id", "incarnation", b"incarnation", "pid", b"pid", "queues", b"queues", "types", b"types", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
