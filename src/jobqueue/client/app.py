@@ -100,7 +100,7 @@ class JobQueue:
             inlined=lambda: self.inlined,
             pinned=lambda: scheme == "memory" or self.home.workers > 0,
         )
-        self.operator = Operator(self.home)
+        self.operator = Operator(self._port)
         self.task = TaskDecorator(
             self,
             TaskOptions(
@@ -213,7 +213,8 @@ class JobQueue:
 
     def inline(self) -> InlineBlock:
         """For tests: ``with app.inline() as jobs:`` runs what is submitted in it at once."""
-        return InlineBlock(self.registry, self._inline)
+        backend = InlineBackend(self.registry, self._declared, self._settings, self._rules)
+        return InlineBlock(backend, self._inline)
 
     def worker(
         self, queues: Iterable[str] | None = None, concurrency: int | None = None

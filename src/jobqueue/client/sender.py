@@ -107,7 +107,7 @@ class Sender:
 
     async def _create_late(self, port: Port, names: set[str]) -> None:
         """Make queues of tasks that were defined after the app was opened."""
-        if port is not self._home:  # inline mode has no queues
+        if port is not self._home:  # inline mode makes its own
             return
         declared = self._declared()
         for name in names & declared.keys():

@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from jobqueue.client.handle import JobHandle
-from jobqueue.client.inline import in_handler
 from jobqueue.client.tasks import Submitting, Task
 from jobqueue.core.errors import Conflict, InvalidArgument, OutcomeUnknown, Unavailable
 from jobqueue.core.forking import FORKS, PATIENCE
 from jobqueue.core.job import Cancellation, Event, Job
+from jobqueue.worker.in_place import in_handler
 
 if TYPE_CHECKING:
     from jobqueue.client.app import JobQueue

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.lifecycle import Move
 from jobqueue.worker.context import Context
 from jobqueue.worker.outcomes import Abort, PlainFailure, RetryLater, UnknownTask
 from jobqueue.worker.task import TaskDefinition
@@ -122,6 +123,13 @@ class Execution:
         """Seconds since the handler began."""
         return time.monotonic() - self.begun
 
+    def interrupt(self, why: Stop) -> None:
+        """Ask the handler to stop."""
+        self.stop = why
+        if self.context is not None:
+            self.context.request_cancel()
+        self.executor.interrupt(self)
+
 
 class Executor(Protocol):
     """Runs handlers in one way. Calls the host on the loop."""
@@ -185,6 +193,23 @@ class Endings:
         """The handler raised."""
         execution.error = error
         return self.failed(execution, describe(error), retryable(error), retry_after(error))
+
+    def timed_out(self, execution: Execution) -> Transition:
+        """The handler ran longer than it may."""
+        job = execution.assignment
+        text = f"timed out after {execution.timeout:g} s"
+        return Transition.timed_out(job.seq, job.lease, text, execution.ran_for())
+
+    def cancelled(self, execution: Execution, report: Transition, unaware: bool) -> Transition:
+        """The handler ended with that report after a cancel, which it may not be ``unaware`` of.
+
+        A handler that finished without looking at its flag has done its work.
+        """
+        job, context = execution.assignment, execution.context
+        noticed = context is not None and context.cancel_noticed
+        if report.move is Move.SUCCEED and unaware and not noticed:
+            return report
+        return Transition.cancel_acknowledged(job.seq, job.lease, report.ran_for)
 
     def failed(
         self,
