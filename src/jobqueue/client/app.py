@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from jobqueue.access.tls import Credentials, Tls, tls_of
 from jobqueue.client.handle import JobHandle, Port, decode_json
 from jobqueue.client.home import Home
-from jobqueue.client.inline import InlineBackend, InlineBlock
 from jobqueue.client.operator import Operator
 from jobqueue.client.options import NO_OPTIONS, Seconds, seconds, submit_options
 from jobqueue.client.schedules import check_catch_up, schedule
@@ -37,6 +36,7 @@ from jobqueue.worker.codec import write_json
 from jobqueue.worker.registry import Registry, TaskDefinition, TaskOptions
 
 if TYPE_CHECKING:
+    from jobqueue.client.inline import InlineBackend, InlineBlock
     from jobqueue.engine.settings import EngineSettings
 
 R = TypeVar("R")
@@ -213,6 +213,8 @@ class JobQueue:
 
     def inline(self) -> InlineBlock:
         """For tests: ``with app.inline() as jobs:`` runs what is submitted in it at once."""
+        from jobqueue.client.inline import InlineBackend, InlineBlock
+
         backend = InlineBackend(self.registry, self._declared, self._settings, self._rules)
         return InlineBlock(backend, self._inline)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import time
 
+from jobqueue.core.attempt import in_place
 from jobqueue.core.job import Assignment, Transition
 from jobqueue.worker.execution import Endings, Execution, Stop
 from jobqueue.worker.executors.coroutine import CoroutineExecutor
@@ -15,9 +15,6 @@ from jobqueue.worker.task import TaskDefinition
 from jobqueue.worker.waiting import WaitingSlots
 
 SETTINGS = WorkerSettings(id="inline", concurrency=MAX_CONCURRENCY)
-#: Set while a ``def`` handler runs in place: elsewhere it has a thread without a loop, in which the
-#: blocking client may be used.
-in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("in_handler", default=False)
 
 
 class Attempt:
@@ -97,5 +94,5 @@ class InPlaceExecutor(ThreadExecutor):
         self._host.ended(execution, report)
 
     def _run(self, execution: Execution) -> Transition:
-        in_handler.set(True)
+        in_place.set(True)
         return super()._run(execution)
