@@ -364,7 +364,12 @@ async def test_operators_are_served_inline() -> None:
         assert stats == {"default": 0, "q": 1}
         await app.operator.delete_job(job.id)
         assert len(jobs) == 0
-        assert await app.operator.list_workers() == []
+        (worker,) = await app.operator.list_workers()
+        assert worker.info.types is not None
+        assert (worker.info.id, "noop" in worker.info.types) == ("inline", True)
+        await app.operator.drain_worker("inline")
+        with pytest.raises(Conflict, match="'inline' was drained"):
+            await (await noop.submit()).result()
 
 
 def test_the_blocking_client_reads_every_event(app: JobQueue) -> None:

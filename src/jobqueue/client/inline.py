@@ -11,15 +11,28 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
+from jobqueue._version import __version__
 from jobqueue.client.tasks import Task
 from jobqueue.core.api import Backend
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import Conflict
-from jobqueue.core.job import Assignment, Cancellation, Event, Job, QueueSpec, Transition
+from jobqueue.core.ids import new_lease
+from jobqueue.core.job import (
+    Assignment,
+    Cancellation,
+    Event,
+    Job,
+    QueueSpec,
+    Transition,
+    WorkerInfo,
+    WorkerStatus,
+)
 from jobqueue.core.lifecycle import HELD, TERMINAL, Move, State
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.engine.engine import Engine
@@ -30,7 +43,6 @@ from jobqueue.worker.registry import Registry
 
 T = TypeVar("T")
 
-WORKER_ID = "inline"
 _INSTANT = 1e-6  # after a time: the clock counts in microseconds
 # What a handler may raise without ending more than its attempt.
 _OWN = (Exception, SystemExit, asyncio.CancelledError)
@@ -56,6 +68,15 @@ class InlineBackend(Engine):
         self._registry = registry
         self._declared = declared
         self._created: set[str] = set()
+        self._worker = WorkerInfo(
+            id="inline",
+            incarnation=new_lease(),
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            concurrency=1,
+            queues=(ALL_QUEUES,),
+            version=__version__,
+        )
         self._running: dict[str, Attempt] = {}
         self._raised: dict[str, BaseException] = {}
         self._attempts: set[asyncio.Task[None]] = set()
@@ -87,7 +108,9 @@ class InlineBackend(Engine):
             return job
         if job.state in HELD:
             return await super().wait(job_id, timeout)
-        if job.type not in self._registry.types():
+        if not await self._takes():
+            why = f"the worker {self._worker.id!r} was drained"
+        elif job.type not in self._registry.types():
             why = f"there is no task {job.type!r} in this app"
         elif (await self.queue_stats(job.queue)).queue.paused:
             why = f"its queue {job.queue!r} is paused"
@@ -140,11 +163,21 @@ class InlineBackend(Engine):
             if name not in self._created:
                 self._created.add(name)
                 await self.create_queue(queue)
+        types = self._registry.types()
+        if types != self._worker.types:
+            self._worker = dataclasses.replace(self._worker, types=types)
+            await self._memory.register_worker(self._worker)
+
+    async def _takes(self) -> bool:
+        """Whether no operator has drained the worker that this is."""
+        (worker,) = await self._memory.workers()
+        return worker.status is WorkerStatus.ONLINE
 
     async def _run_ready(self) -> None:
         """Run what can be claimed. Retries follow at once: time passes for them."""
-        while True:
-            claim = Claim((ALL_QUEUES,), (WORKER_ID,), types=self._registry.types())
+        while await self._takes():
+            own = self._worker
+            claim = Claim(own.queues, (own.id,), types=own.types)
             if assigned := await self._memory.claim([claim]):
                 # A caller that gives up waiting does not end the job, here as elsewhere.
                 attempt = asyncio.create_task(self._attempt(assigned[0]))
