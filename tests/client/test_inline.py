@@ -20,6 +20,7 @@ from jobqueue import (
 from jobqueue.core.errors import Conflict, KeyConflict, NotFound
 from jobqueue.core.job import JobQuery
 from jobqueue.core.lifecycle import TRANSITIONS, Reason
+from tests import patience
 
 
 @pytest.fixture
@@ -128,12 +129,9 @@ async def test_a_timeout_is_kept_and_a_handlers_own_is_not_mistaken_for_it(app: 
             await (await slow.submit()).result()
         with pytest.raises(JobFailed, match="TimeoutError: upstream"):
             await (await own.submit()).result()
-    assert [e.reason for e in await app_history(jobs, 0)].count(Reason.TIMED_OUT) == 1
-    assert [e.reason for e in await app_history(jobs, 1)].count(Reason.HANDLER_FAILED) == 1
-
-
-async def app_history(jobs, index):
-    return await jobs._backend.history(jobs[index].id)
+        histories = [await app.job(job.id).history() for job in jobs]
+    assert [e.reason for e in histories[0]].count(Reason.TIMED_OUT) == 1
+    assert [e.reason for e in histories[1]].count(Reason.HANDLER_FAILED) == 1
 
 
 async def test_delayed_jobs_wait_until_they_are_run(app: JobQueue) -> None:
@@ -176,7 +174,7 @@ async def test_keys_and_reading(app: JobQueue) -> None:
         assert await app.job(first.id).result() == 1
         with pytest.raises(NotFound):
             await app.job("00000000-0000-4000-8000-000000000000").status()
-        page = await jobs._backend.list_jobs(JobQuery(queue="default", states=(State.DONE,)))
+        page = await app.operator.list_jobs(JobQuery(queue="default", states=(State.DONE,)))
         assert [job.id for job in page.jobs] == [first.id]
 
 
@@ -195,11 +193,12 @@ async def test_a_dead_letter_can_be_retried(app: JobQueue) -> None:
         broken.clear()
         await job.retry()
         assert await job.result() == "mended"
-        with pytest.raises(Conflict, match="only a dead letter"):
+        with pytest.raises(Conflict, match="only FAILED and DEAD_LETTERED"):
             await job.retry()
 
 
-async def test_a_task_that_lives_elsewhere_is_recorded(app: JobQueue) -> None:
+async def test_a_task_that_lives_elsewhere_is_recorded() -> None:
+    app = JobQueue("memory://", queues=["far"])
     async with app.inline() as jobs:
         job = await app.submit("elsewhere", {"a": 1}, queue="far")
         assert (jobs[0].state, jobs[0].queue) == (State.PENDING, "far")
@@ -247,3 +246,159 @@ async def test_a_handler_sees_a_cancel_of_its_own_job(app: JobQueue) -> None:
 
     with app.inline(), pytest.raises(JobFailed, match="CANCELLED"):
         await (await suicidal.submit()).result()
+
+
+async def test_time_passes_for_retries_and_run_delayed_alone(app: JobQueue) -> None:
+    ran: list[str] = []
+
+    @app.task(max_retries=1)
+    async def note(name: str, ctx: Context) -> None:
+        ran.append(name)
+        if name == "again" and ctx.attempt == 1:
+            raise RetryLater(100)
+
+    async with app.inline() as jobs:
+        await note.options(delay=200).submit("late")
+        soon = await note.options(delay=50).submit("soon")
+        assert (await soon.status()).state is State.PENDING
+        await note.submit("again")
+        assert ran == ["again", "soon", "again"]  # as elsewhere, within those 100 seconds
+        assert await jobs.run_delayed() == 1
+        assert ran[3:] == ["late"]
+        assert await jobs.run_delayed() == 0
+        first, last = jobs[0].created_at, jobs[0].completed_at
+        assert last is not None
+        assert last - first >= 200
+
+
+async def test_the_long_retries_of_a_child_do_not_time_its_parent_out(app: JobQueue) -> None:
+    @app.task
+    async def child(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            raise RetryLater(3600)
+        return ctx.attempt
+
+    @app.task(timeout=60)
+    async def parent() -> int:
+        return await (await child.submit()).result()
+
+    async with app.inline():
+        assert await (await parent.submit()).result() == 2
+
+
+async def test_jobs_submitted_together_all_end(app: JobQueue) -> None:
+    release = asyncio.Event()
+
+    @app.task
+    async def slow(n: int) -> int:
+        await release.wait()
+        return n
+
+    async with app.inline() as jobs:
+        keyed = slow.options(key="k")
+        submits = [asyncio.create_task(one.submit(1)) for one in (keyed, keyed, slow)]
+        many = asyncio.create_task(slow.submit_many([(2,), (3,)]))
+        async with patience.timeout(30):
+            while [job.state for job in jobs] != [State.RUNNING] * 4:
+                await asyncio.sleep(0)
+        reading = asyncio.create_task(app.job(jobs[3].id).result())
+        release.set()
+        first, second, third = await asyncio.gather(*submits)
+        assert first.id == second.id != third.id
+        assert [await job.result() for job in (first, second, third)] == [1, 1, 1]
+        assert [await job.result() for job in await many] == [2, 3]
+        assert await reading == 3
+
+
+async def test_a_caller_that_gives_up_does_not_end_the_job(app: JobQueue) -> None:
+    began, release = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def slow() -> str:
+        began.set()
+        await release.wait()
+        return "finished"
+
+    async with app.inline() as jobs:
+        submitting = asyncio.create_task(slow.submit())
+        await began.wait()
+        submitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await submitting
+        release.set()
+        assert await app.job(jobs[0].id).result() == "finished"
+
+
+async def test_the_verdict_of_a_test_reaches_it(app: JobQueue) -> None:
+    """What pytest raises is no handler's own failure: nobody may have to ask for it."""
+
+    @app.task
+    async def asserting() -> None:
+        pytest.fail("seen")
+
+    @app.task
+    def asserting_too() -> None:
+        pytest.fail("seen")
+
+    async with app.inline() as jobs:
+        for task in (asserting, asserting_too):
+            with pytest.raises(pytest.fail.Exception, match="seen"):
+                await task.submit()
+    assert [job.error.split("\n")[0] for job in jobs] == ["Failed: seen"] * 2
+
+
+async def test_operators_are_served_inline() -> None:
+    app = JobQueue("sqlite:////nowhere/that/can/be/opened.db", queues=["q"])
+
+    @app.task
+    async def noop() -> None: ...
+
+    async with app.inline() as jobs:
+        await app.operator.pause_queue("q")
+        job = await noop.options(queue="q").submit()
+        with pytest.raises(Conflict, match="its queue 'q' is paused"):
+            await job.result()
+        await app.operator.resume_queue("q")
+        assert jobs[0].state is State.DONE
+        stats = {one.queue.name: one.succeeded for one in await app.operator.list_queues()}
+        assert stats == {"default": 0, "q": 1}
+        await app.operator.delete_job(job.id)
+        assert len(jobs) == 0
+        (worker,) = await app.operator.list_workers()
+        assert worker.info.types is not None
+        assert (worker.info.id, "noop" in worker.info.types) == ("inline", True)
+        await app.operator.drain_worker("inline")
+        with pytest.raises(Conflict, match="'inline' was drained"):
+            await (await noop.submit()).result()
+
+
+def test_the_blocking_client_reads_every_event(app: JobQueue) -> None:
+    @app.task
+    def noop() -> None: ...
+
+    with app.inline():
+        events = list(app.sync().submit(noop).events())
+    assert [event.reason for event in events] == [
+        *(Reason.SUBMITTED, Reason.ASSIGNED, Reason.STARTED, Reason.SUCCEEDED),
+    ]
+
+
+async def test_a_timeout_has_no_cause_and_a_failure_that_of_its_last_attempt(
+    app: JobQueue,
+) -> None:
+    @app.task(timeout=0.01, max_retries=0)
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    @app.task(max_retries=1)
+    async def broken(ctx: Context) -> None:
+        raise ValueError(ctx.attempt)
+
+    async with app.inline():
+        with pytest.raises(JobFailed) as failed:
+            await (await slow.submit()).result()
+        assert failed.value.__cause__ is None
+        with pytest.raises(JobFailed) as failed:
+            await (await broken.submit()).result()
+        assert isinstance(failed.value.__cause__, ValueError)
+        assert failed.value.__cause__.args == (2,)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from jobqueue.access.tls import Credentials, Tls, tls_of
 from jobqueue.client.handle import JobHandle, Port, decode_json
 from jobqueue.client.home import Home
-from jobqueue.client.inline import InlineBackend, InlineBlock
 from jobqueue.client.operator import Operator
 from jobqueue.client.options import NO_OPTIONS, Seconds, seconds, submit_options
 from jobqueue.client.schedules import check_catch_up, schedule
@@ -37,6 +36,7 @@ from jobqueue.worker.codec import write_json
 from jobqueue.worker.registry import Registry, TaskDefinition, TaskOptions
 
 if TYPE_CHECKING:
+    from jobqueue.client.inline import InlineBackend, InlineBlock
     from jobqueue.engine.settings import EngineSettings
 
 R = TypeVar("R")
@@ -104,7 +104,7 @@ class JobQueue:
             inlined=lambda: self.inlined,
             pinned=lambda: scheme == "memory" or self.home.workers > 0,
         )
-        self.operator = Operator(self.home)
+        self.operator = Operator(self._port)
         self.task = TaskDecorator(
             self,
             TaskOptions(
@@ -217,7 +217,10 @@ class JobQueue:
 
     def inline(self) -> InlineBlock:
         """For tests: ``with app.inline() as jobs:`` runs what is submitted in it at once."""
-        return InlineBlock(self.registry, self._inline)
+        from jobqueue.client.inline import InlineBackend, InlineBlock
+
+        backend = InlineBackend(self.registry, self._settings, self._rules)
+        return InlineBlock(backend, self._inline)
 
     def worker(
         self, queues: Iterable[str] | None = None, concurrency: int | None = None

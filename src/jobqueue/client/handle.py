@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from jobqueue.core.api import ClientApi
+from jobqueue.core.api import Backend
 from jobqueue.core.attempt import current_attempt
 from jobqueue.core.errors import DeadlineExceeded, JobFailed
 from jobqueue.core.job import Cancellation, Event, Job
@@ -22,22 +22,14 @@ _LONGEST_WAIT = 60.0  # one call to the backend; a longer wait is made of severa
 _SHORTEST_TURN = 0.05  # between calls, should a backend answer before its time is up
 
 
-class Served(ClientApi, Protocol):
-    """What a handle needs of a backend."""
-
-    async def retry(self, job_id: str) -> Job:
-        """Send a FAILED or DEAD_LETTERED job back to PENDING."""
-        ...
-
-
 class Port(Protocol):
     """The way to the backend: the app's home, or its inline mode."""
 
-    async def call(self, op: Callable[[Served], Awaitable[T]]) -> T:
+    async def call(self, op: Callable[[Backend], Awaitable[T]]) -> T:
         """Run ``op`` with the backend."""
         ...
 
-    def iterate(self, op: Callable[[Served], AsyncIterator[T]]) -> AsyncIterator[T]:
+    def iterate(self, op: Callable[[Backend], AsyncIterator[T]]) -> AsyncIterator[T]:
         """Iterate over what ``op`` gives."""
         ...
 

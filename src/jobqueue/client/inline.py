@@ -1,287 +1,224 @@
 """Inline mode, for the tests of those who use jobqueue: a submitted job runs before the submit
-returns, in the caller's own thread, through the same encoding and decoding as a real one."""
+returns, in the caller's own thread.
+
+The engine, the memory store and what runs handlers are the real ones. What happens by itself
+elsewhere is done here, one step after the other: claim, run, apply, and let time pass when there
+is nothing else left to do.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import dataclasses
+import math
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from jobqueue.client.handle import Served
+from jobqueue._version import __version__
 from jobqueue.client.tasks import Task
-from jobqueue.core.errors import Conflict, InvalidArgument, NotFound
-from jobqueue.core.ids import new_job_ids
+from jobqueue.core.api import Backend
+from jobqueue.core.clock import ManualClock
+from jobqueue.core.errors import Conflict
+from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
-    DEFAULT_MAX_RETRIES,
+    Assignment,
     Cancellation,
     Event,
     Job,
-    JobQuery,
-    JobSpec,
-    Page,
-    SubmitResult,
+    Transition,
+    WorkerInfo,
+    WorkerStatus,
 )
-from jobqueue.core.lifecycle import TERMINAL, TRANSITIONS, GiveUp, Reason, State, after_failure
-from jobqueue.engine.admission import check_spec
+from jobqueue.core.lifecycle import HELD, TERMINAL, Move, State
+from jobqueue.core.progress import Progress
+from jobqueue.core.store import ALL_QUEUES, Claim, Rules
+from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
-from jobqueue.worker.context import Context
-from jobqueue.worker.execution import describe, retryable
-from jobqueue.worker.outcomes import JobCancelled
-from jobqueue.worker.registry import Registry, TaskDefinition
+from jobqueue.stores.memory import MemoryStore
+from jobqueue.worker.in_place import Attempt
+from jobqueue.worker.registry import Registry
 
 T = TypeVar("T")
 
-WORKER_ID = "inline"
-#: Set while a handler runs inline, so that the blocking client may be used inside it.
-in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("in_handler", default=False)
+_INSTANT = 1e-6  # after a time: the clock counts in microseconds
+# What a handler may raise without ending more than its attempt.
+_OWN = (Exception, SystemExit, asyncio.CancelledError)
 
 
-class InlineBackend:
-    """Runs jobs at once, and keeps their records for as long as somebody holds on to it."""
+class InlineBackend(Engine):
+    """An engine that runs the jobs itself, and keeps them for as long as it is kept."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        settings: EngineSettings | None = None,
+        rules: Rules | None = None,
+    ) -> None:
+        self._time = ManualClock(time.time())
+        # Time may leap while a handler runs. Its own timer ends it, and no worker is ever lost.
+        rules = dataclasses.replace(
+            rules or Rules(), assignment_timeout=math.inf, watchdog_grace=math.inf
+        )
+        self._memory = MemoryStore(rules=rules, clock=self._time)
+        super().__init__(self._memory, settings, clock=self._time)
         self._registry = registry
-        self.jobs: dict[str, Job] = {}
-        self._history: dict[str, list[Event]] = {}
-        self._keys: dict[str, tuple[str, bytes]] = {}
-        self._raised: dict[str, Exception] = {}
+        self._created: set[str] = set()
+        self._worker = WorkerInfo(
+            id="inline",
+            incarnation=new_lease(),
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            concurrency=1,
+            queues=(ALL_QUEUES,),
+            version=__version__,
+        )
+        self._running: dict[str, Attempt] = {}
+        self._raised: dict[str, BaseException] = {}
+        self._attempts: set[asyncio.Task[None]] = set()
 
     # -- the port: handles reach it directly -----------------------------------------------
 
-    async def call(self, op: Callable[[Served], Awaitable[T]]) -> T:
-        """Run ``op`` here."""
-        return await op(self)
+    async def call(self, op: Callable[[Backend], Awaitable[T]]) -> T:
+        """Run ``op`` here, and then every job that is ready."""
+        await self._open()
+        answer = await op(self)
+        await self._run_ready()
+        return answer
 
-    def iterate(self, op: Callable[[Served], AsyncIterator[T]]) -> AsyncIterator[T]:
+    def iterate(self, op: Callable[[Backend], AsyncIterator[T]]) -> AsyncIterator[T]:
         """Iterate here."""
-        return op(self)
+        return _Listed(self, op)
 
     def raised(self, job_id: str) -> BaseException | None:
         """What the job's handler raised last."""
         return self._raised.get(job_id)
 
-    # -- the client API --------------------------------------------------------------------
-
-    async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
-        """Accept each job and run it, unless it is delayed."""
-        return [await self._accept(spec) for spec in specs]
-
-    async def get(self, job_id: str) -> Job:
-        """Read a job."""
-        try:
-            return self.jobs[job_id]
-        except KeyError:
-            raise NotFound(f"there is no job {job_id}") from None
+    # -- where nothing happens by itself ---------------------------------------------------
 
     async def wait(self, job_id: str, timeout: float | None) -> Job:
-        """Read a job; one that has not ended by now never would."""
+        """Read a job; one that has not ended and does not run never would end."""
+        await self._run_ready()
         job = await self.get(job_id)
         if job.state in TERMINAL:
             return job
-        if self._registry.get(job.type) is None:
+        if job.state in HELD:
+            return await super().wait(job_id, timeout)
+        if not await self._takes():
+            why = f"the worker {self._worker.id!r} was drained"
+        elif job.type not in self._registry.types():
             why = f"there is no task {job.type!r} in this app"
+        elif (await self.queue_stats(job.queue)).queue.paused:
+            why = f"its queue {job.queue!r} is paused"
         else:
             why = "it is delayed; call `await jobs.run_delayed()`"
         raise Conflict(f"job {job_id} is {job.state.name} in inline mode: {why}")
 
-    async def cancel(self, job_id: str) -> Cancellation:
-        """Cancel a delayed job; any other has ended already."""
-        job = await self.get(job_id)
-        if job.state in TERMINAL:
-            return Cancellation(job.state, requested=False, already_terminal=True)
-        if job.state is State.RUNNING:
-            job.cancel_requested = True
-            return Cancellation(job.state, requested=True)
-        self._move(job, State.DEAD_LETTERED, Reason.CANCELLED)
-        return Cancellation(job.state, requested=False)
-
-    async def list_jobs(self, query: JobQuery) -> Page:
-        """List jobs, newest first, on one page."""
-        found = [
-            job
-            for job in reversed(self.jobs.values())
-            if query.queue in (None, job.queue)
-            and query.type in (None, job.type)
-            and (not query.states or job.state in query.states)
-            and (not query.reasons or job.reason in query.reasons)
-            and query.error in job.error
-            and _ended_within(job, query)
-        ]
-        return Page(found[: query.limit])
-
-    async def history(self, job_id: str) -> list[Event]:
-        """A job's transitions."""
-        await self.get(job_id)
-        return list(self._history[job_id])
-
     async def watch(self, job_id: str) -> AsyncIterator[Event]:
-        """A job's transitions."""
+        """See ``ClientApi.watch``."""
+        await self.wait(job_id, None)
         for event in await self.history(job_id):
             yield event
 
-    async def retry(self, job_id: str) -> Job:
-        """Run a dead letter again."""
-        job = await self.get(job_id)
-        if job.state is not State.DEAD_LETTERED:
-            raise Conflict(f"job {job_id} is {job.state.name}; only a dead letter can be retried")
-        job.retry_count, job.cancel_requested = 0, False
-        self._move(job, State.PENDING, Reason.MANUAL_RETRY)
-        await self.run(job)
-        return job
+    async def cancel(self, job_id: str) -> Cancellation:
+        """See ``ClientApi.cancel``."""
+        answer = await super().cancel(job_id)
+        if answer.requested and job_id in self._running:
+            self._running[job_id].cancel()
+        return answer
 
-    # -- running ---------------------------------------------------------------------------
+    # -- claim, run, apply, let time pass --------------------------------------------------
 
-    async def run(self, job: Job) -> None:
-        """Attempt a job until it has ended; retries follow at once.
+    def submitted(self) -> list[Job]:
+        """Every job, in order."""
+        return self._memory.jobs()
 
-        A job of a task that lives elsewhere stays as it is: recorded.
-        """
-        definition = self._registry.get(job.type)
-        while definition is not None and job.state not in TERMINAL:
-            job.attempt += 1
-            job.worker_id = WORKER_ID
-            self._move(job, State.ASSIGNED, Reason.ASSIGNED)
-            job.started_at = time.time()
-            self._move(job, State.RUNNING, Reason.STARTED)
-            try:
-                job.result = await self._attempt(job, definition)
-            except _TimedOut as error:
-                self._failed(job, Reason.TIMED_OUT, error, str(error))
-            except JobCancelled as error:
-                self._failed(job, Reason.CANCELLED, error, str(error))
-            except Exception as error:
-                self._raised[job.id] = error
-                self._failed(job, Reason.HANDLER_FAILED, error, describe(error))
-            else:
-                self._raised.pop(job.id, None)
-                self._move(job, State.DONE, Reason.SUCCEEDED)
-
-    async def _attempt(self, job: Job, definition: TaskDefinition) -> bytes | None:
-        arguments = definition.decode(job.payload)
-        timeout = definition.options.timeout if job.timeout is None else job.timeout
-        if definition.context_parameter is not None:
-            arguments[definition.context_parameter] = Context(
-                job_id=job.id,
-                queue=job.queue,
-                type=job.type,
-                attempt=job.attempt,
-                retry_count=job.retry_count,
-                max_retries=job.max_retries,
-                labels=job.labels,
-                payload=job.payload,
-                deadline=None if timeout is None else time.monotonic() + timeout,
-            )
-        token = in_handler.set(True)
-        try:
-            value: Any = definition.fn(**arguments)
-            if definition.is_async:
-                value = await self._bounded(value, timeout)
-        finally:
-            in_handler.reset(token)
-        return definition.encode_result(value)
-
-    async def _bounded(self, running: Awaitable[Any], timeout: float | None) -> Any:
-        limit = asyncio.timeout(timeout)
-        try:
-            async with limit:
-                return await running
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the handler's own
-            raise _TimedOut(f"timed out after {timeout:g} s") from None
-
-    def _failed(self, job: Job, reason: Reason, error: Exception, text: str) -> None:
-        job.error = text
-        self._move(job, State.FAILED, reason, job.error)
-        then = after_failure(
-            reason,
-            retry_count=job.retry_count,
-            max_retries=job.max_retries,
-            worker_deaths=0,
-            poison_after=0,
-            cancel_requested=job.cancel_requested,
-            retryable=retryable(error),
-        )
-        if isinstance(then, GiveUp):
-            self._move(job, State.DEAD_LETTERED, then.reason)
-        else:
-            job.retry_count += 1
-            self._move(job, State.PENDING, Reason.RETRY_DUE)
-
-    async def _accept(self, spec: JobSpec) -> SubmitResult:
-        try:
-            check_spec(spec, EngineSettings().max_payload_bytes, time.time())
-        except InvalidArgument as error:
-            return SubmitResult.refused(error)
-        if spec.key is not None and spec.key in self._keys:
-            job_id, fingerprint = self._keys[spec.key]
-            if fingerprint == spec.fingerprint():
-                return SubmitResult.duplicate(job_id)
-            return SubmitResult.conflict(job_id, spec.key)
-        job = self._record(spec)
-        if spec.delay is None and spec.run_at is None:
-            await self.run(job)
-        return SubmitResult.accepted(job.id)
-
-    def _record(self, spec: JobSpec) -> Job:
-        now = time.time()
-        job = Job(
-            id=new_job_ids(1)[0],
-            seq=len(self.jobs) + 1,
-            queue=spec.queue,
-            type=spec.type,
-            payload=spec.payload,
-            priority=spec.priority,
-            max_retries=DEFAULT_MAX_RETRIES if spec.max_retries is None else spec.max_retries,
-            state=State.PENDING,
-            version=1,
-            attempt=0,
-            retry_count=0,
-            created_at=now,
-            updated_at=now,
-            run_at=spec.run_at if spec.delay is None else now + spec.delay,
-            ttl=spec.ttl,
-            timeout=spec.timeout,
-            key=spec.key,
-            labels=spec.labels,
-        )
-        self.jobs[job.id] = job
-        if spec.key is not None:
-            self._keys[spec.key] = (job.id, spec.fingerprint())
-        self._history[job.id] = [
-            Event(job.id, 1, None, State.PENDING, Reason.SUBMITTED, now, 0, queue=job.queue)
+    async def run_delayed(self) -> int:
+        """See ``InlineJobs.run_delayed``."""
+        await self._open()
+        now = self._time.now()
+        waiting = [
+            (job.run_at, job.id)
+            for job in self.submitted()
+            if job.state is State.PENDING and job.run_at is not None and job.run_at > now
         ]
-        return job
+        waiting.sort(key=lambda one: one[0])
+        for at, _ in waiting:
+            await self._pass_to(at)
+            # Handlers run at the end of it all: what they delay is not due before another call.
+            self._set_time(waiting[-1][0])
+            await self._run_ready()
+        ran = {job.id for job in self.submitted() if job.attempt}
+        return sum(job_id in ran for _, job_id in waiting)
 
-    def _move(self, job: Job, state: State, reason: Reason, detail: str = "") -> None:
-        assert reason in TRANSITIONS[job.state, state]
-        event = Event(
-            job.id,
-            job.version + 1,
-            job.state,
-            state,
-            reason,
-            time.time(),
-            job.attempt,
-            job.worker_id,
-            detail,
-            job.queue,
-        )
-        job.version, job.state, job.reason = event.version, state, reason
-        job.updated_at = event.at
-        job.completed_at = event.at if state in TERMINAL else None
-        self._history[job.id].append(event)
+    async def _open(self) -> None:
+        if not self._created:
+            await self.prepare()
+            self._created.add(self._settings.queue.name)
+        for name, queue in self._registry.declared().items():
+            if name not in self._created:
+                self._created.add(name)
+                await self.create_queue(queue)
+        types = self._registry.types()
+        if types != self._worker.types:
+            self._worker = dataclasses.replace(self._worker, types=types)
+            await self._memory.register_worker(self._worker)
 
+    async def _takes(self) -> bool:
+        """Whether no operator has drained the worker that this is."""
+        (worker,) = await self._memory.workers()
+        return worker.status is WorkerStatus.ONLINE
 
-class _TimedOut(Exception):
-    """The attempt ran longer than its timeout."""
+    async def _run_ready(self) -> None:
+        """Run what can be claimed. Retries follow at once: time passes for them."""
+        while await self._takes():
+            own = self._worker
+            claim = Claim(own.queues, (own.id,), types=own.types)
+            if assigned := await self._memory.claim([claim]):
+                # A caller that gives up waiting does not end the job, here as elsewhere.
+                attempt = asyncio.create_task(self._attempt(assigned[0]))
+                self._attempts.add(attempt)
+                attempt.add_done_callback(self._attempts.discard)
+                await asyncio.shield(attempt)
+            elif any(queue.depth.get(State.FAILED) for queue in await self._memory.stats()):
+                failed = (job for job in self.submitted() if job.state is State.FAILED)
+                await self._pass_to(min(job.next_retry_at or 0.0 for job in failed))
+            else:
+                return
+
+    async def _attempt(self, job: Assignment) -> None:
+        start = Transition.started(job.seq, job.lease)
+        if not (await self._write([start], by_worker=True))[0].applied:
+            return  # cancelled at this very moment
+        definition = self._registry.get(job.type)
+        assert definition is not None  # it was claimed by its type
+        attempt = self._running[job.id] = Attempt(job, definition, self._advanced)
+        report = await attempt.run()
+        del self._running[job.id]
+        self._raised.pop(job.id, None)
+        if report.move is Move.FAIL and attempt.error is not None:
+            self._raised[job.id] = attempt.error
+        await self._write([report], by_worker=True)
+        if attempt.error is not None and not isinstance(attempt.error, _OWN):
+            raise attempt.error  # an interrupt, or the verdict of a test
+
+    def _advanced(self, lease: int, progress: Progress) -> None:
+        own = self._worker
+        self._memory.pulse(own.id, own.incarnation, [lease], [lease], {lease: progress})
+
+    async def _pass_to(self, at: float) -> None:
+        """Let time pass, and make every move that is due then."""
+        self._set_time(at)
+        await self.sweep()
+
+    def _set_time(self, at: float) -> None:
+        self._time.advance(at - self._time.now() + _INSTANT)
 
 
 class InlineJobs(Sequence[Job]):
-    """What was submitted in an inline block, in order."""
+    """What was submitted in an inline block, in order, each as it is now."""
 
     def __init__(self, backend: InlineBackend) -> None:
         self._backend = backend
@@ -291,13 +228,13 @@ class InlineJobs(Sequence[Job]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Job]: ...
     def __getitem__(self, index: int | slice) -> Job | Sequence[Job]:
-        return list(self._backend.jobs.values())[index]
+        return self._backend.submitted()[index]
 
     def __len__(self) -> int:
-        return len(self._backend.jobs)
+        return len(self._backend.submitted())
 
     def __iter__(self) -> Iterator[Job]:
-        return iter(list(self._backend.jobs.values()))
+        return iter(self._backend.submitted())
 
     def of(self, task: Task[Any, Any] | str) -> list[Job]:
         """The jobs of one task."""
@@ -305,50 +242,48 @@ class InlineJobs(Sequence[Job]):
         return [job for job in self if job.type == name]
 
     async def run_delayed(self) -> int:
-        """Run the delayed jobs submitted so far, without waiting for their time; how many."""
-        waiting = [job for job in self if job.state is State.PENDING and job.run_at is not None]
-        for job in sorted(waiting, key=lambda job: job.run_at or 0.0):
-            await self._backend.run(job)
-        return len(waiting)
+        """Let the time come of the delayed jobs submitted so far; returns how many of them ran.
+
+        They run in the order of their times, those of one time by priority.
+        """
+        return await self._backend.run_delayed()
 
 
 class InlineBlock:
     """``with app.inline() as jobs:`` or ``async with``; blocks may be nested."""
 
-    def __init__(self, registry: Registry, stack: list[InlineBackend]) -> None:
+    def __init__(self, backend: InlineBackend, stack: list[InlineBackend]) -> None:
+        self._backend = backend
         self._stack = stack
-        self._backend = InlineBackend(registry)
 
     def __enter__(self) -> InlineJobs:
         self._stack.append(self._backend)
         return InlineJobs(self._backend)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.remove(self._backend)
 
     async def __aenter__(self) -> InlineJobs:
         return self.__enter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.__exit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
 
 
-def _ended_within(job: Job, query: JobQuery) -> bool:
-    if query.since is None and query.until is None:
-        return True
-    at = job.completed_at
-    return (
-        at is not None
-        and (query.since is None or at >= query.since)
-        and (query.until is None or at < query.until)
-    )
+class _Listed(AsyncIterator[T]):
+    """Reads everything at its first step: the next may be taken on another event loop."""
+
+    def __init__(self, backend: InlineBackend, op: Callable[[Backend], AsyncIterator[T]]) -> None:
+        self._backend = backend
+        self._op = op
+        self._items: Iterator[T] | None = None
+
+    async def __anext__(self) -> T:
+        if self._items is None:
+            self._items = iter(await self._backend.call(self._read))
+        for item in self._items:
+            return item
+        raise StopAsyncIteration
+
+    async def _read(self, backend: Backend) -> list[T]:
+        return [item async for item in self._op(backend)]

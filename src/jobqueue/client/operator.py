@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from jobqueue.client.home import Home
+from jobqueue.client.handle import Port
 from jobqueue.core.job import (
     KEEP,
     Health,
@@ -24,14 +24,14 @@ from jobqueue.core.lifecycle import State, parse_deaths
 
 
 class Operator:
-    """Queues, workers, dead letters. Needs the store or a server: not served in inline mode."""
+    """Queues, workers, dead letters."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, port: Callable[[], Port]) -> None:
+        self._port = port
 
     async def create_queue(self, queue: QueueSpec) -> Queue:
         """Create a queue; AlreadyExists if the name is taken."""
-        return await self._home.call(lambda backend: backend.create_queue(queue))
+        return await self._port().call(lambda backend: backend.create_queue(queue))
 
     async def update_queue(
         self,
@@ -62,43 +62,43 @@ class Operator:
             retry_jitter=retry_jitter,
             priority_weights=priority_weights,
         )
-        return await self._home.call(lambda backend: backend.update_queue(name, update))
+        return await self._port().call(lambda backend: backend.update_queue(name, update))
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
         """Delete an empty queue; by force, dead-letter its unfinished jobs (returns how many)."""
-        return await self._home.call(lambda backend: backend.delete_queue(name, force=force))
+        return await self._port().call(lambda backend: backend.delete_queue(name, force=force))
 
     async def pause_queue(self, name: str) -> None:
         """Hand out no more of its jobs."""
-        await self._home.call(lambda backend: backend.pause_queue(name))
+        await self._port().call(lambda backend: backend.pause_queue(name))
 
     async def resume_queue(self, name: str) -> None:
         """Hand out its jobs again."""
-        await self._home.call(lambda backend: backend.resume_queue(name))
+        await self._port().call(lambda backend: backend.resume_queue(name))
 
     async def queue_stats(self, name: str) -> QueueStats:
         """Figures of one queue."""
-        return await self._home.call(lambda backend: backend.queue_stats(name))
+        return await self._port().call(lambda backend: backend.queue_stats(name))
 
     async def list_queues(self) -> list[QueueStats]:
         """Figures of all queues, by name."""
-        return await self._home.call(lambda backend: backend.list_queues())
+        return await self._port().call(lambda backend: backend.list_queues())
 
     async def list_workers(self) -> list[Worker]:
         """Every worker known."""
-        return await self._home.call(lambda backend: backend.list_workers())
+        return await self._port().call(lambda backend: backend.list_workers())
 
     async def drain_worker(self, worker_id: str) -> None:
         """The worker finishes what it runs and gets no more."""
-        await self._home.call(lambda backend: backend.drain_worker(worker_id))
+        await self._port().call(lambda backend: backend.drain_worker(worker_id))
 
     async def undrain_worker(self, worker_id: str) -> None:
         """A DRAINING worker takes jobs again; Conflict if it is STOPPING or OFFLINE."""
-        await self._home.call(lambda backend: backend.undrain_worker(worker_id))
+        await self._port().call(lambda backend: backend.undrain_worker(worker_id))
 
     async def shutdown_worker(self, worker_id: str) -> None:
         """The worker drains, then exits."""
-        await self._home.call(lambda backend: backend.shutdown_worker(worker_id))
+        await self._port().call(lambda backend: backend.shutdown_worker(worker_id))
 
     async def list_jobs(self, query: JobQuery | None = None) -> Page:
         """List jobs, newest first.
@@ -106,7 +106,7 @@ class Operator:
         Large jobs make a page shorter than asked for; only an empty token says that it is the last.
         """
         wanted = query or JobQuery()
-        return await self._home.call(lambda backend: backend.list_jobs(wanted))
+        return await self._port().call(lambda backend: backend.list_jobs(wanted))
 
     async def dead_letters(
         self, queue: str | None = None, *, limit: int = 20, page_token: str = ""
@@ -118,7 +118,7 @@ class Operator:
 
     async def retry(self, job_id: str) -> Job:
         """Send a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
-        return await self._home.call(lambda backend: backend.retry(job_id))
+        return await self._port().call(lambda backend: backend.retry(job_id))
 
     async def retry_dead_letters(
         self,
@@ -147,7 +147,7 @@ class Operator:
         )
         count = 0
         while True:
-            page = await self._home.call(lambda backend: backend.retry_dead_letters(query))
+            page = await self._port().call(lambda backend: backend.retry_dead_letters(query))
             count += page.retried
             query.page_token = page.next_page_token
             if not page.next_page_token:
@@ -155,8 +155,8 @@ class Operator:
 
     async def delete_job(self, job_id: str) -> None:
         """Remove a terminal job for good."""
-        await self._home.call(lambda backend: backend.delete_job(job_id))
+        await self._port().call(lambda backend: backend.delete_job(job_id))
 
     async def health(self) -> Health:
         """Whether the system can do its work."""
-        return await self._home.call(lambda backend: backend.health())
+        return await self._port().call(lambda backend: backend.health())

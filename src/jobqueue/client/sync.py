@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from jobqueue.client.handle import JobHandle
-from jobqueue.client.inline import in_handler
 from jobqueue.client.tasks import Submitting, Task
+from jobqueue.core.attempt import in_place
 from jobqueue.core.errors import Conflict, InvalidArgument, OutcomeUnknown, Unavailable
 from jobqueue.core.forking import FORKS, PATIENCE
 from jobqueue.core.job import Cancellation, Event, Job
@@ -111,7 +111,7 @@ class Bridge:
         """Run a coroutine where the app lives, and wait for it in this thread."""
         inlined = self._inlined()
         if _loop_runs_here():
-            if inlined and in_handler.get():
+            if inlined and in_place.get():
                 return _run_beside(coroutine)
             coroutine.close()
             raise Conflict(

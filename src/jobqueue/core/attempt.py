@@ -30,6 +30,10 @@ _current: ContextVar[RunningAttempt | None] = ContextVar("jobqueue_attempt", def
 #: Called by executors before they run a handler, in the handler's own context.
 enter_attempt = _current.set
 
+#: Set while a ``def`` handler runs in its submitter's thread, on top of a loop. In a worker it has
+#: a thread without one, where the blocking client may be used.
+in_place: ContextVar[bool] = ContextVar("jobqueue_in_place", default=False)
+
 
 def current_attempt() -> RunningAttempt | None:
     """The attempt whose handler runs here, in its thread or on the loop; None elsewhere."""

@@ -98,10 +98,11 @@ class Engine(OperatorCalls):
         """The store behind it."""
         return self._store
 
-    async def start(self) -> None:
-        """Open the store, make the default queue, start the background tasks."""
-        if self._started:
-            return
+    async def prepare(self) -> None:
+        """Open the store and make the default queue, but start no task.
+
+        For a caller who moves jobs on by itself: inline mode.
+        """
         await self._store.open()
         self._submits: Batcher[Sequence[NewJob], list[SubmitResult]] = Batcher(
             self._flush_submits,
@@ -136,6 +137,12 @@ class Engine(OperatorCalls):
         self._pulses = Pulses(self._store, self._scheduler, self._lose)
         self._control = Control(self._store, self._scheduler)
         await self._store.create_queue(dataclasses.replace(self._settings.queue))
+
+    async def start(self) -> None:
+        """Open the store, make the default queue, start the background tasks."""
+        if self._started:
+            return
+        await self.prepare()
         self._store.on_change(self._changed_elsewhere)
         if self._settings.dispatch is not Dispatch.ELSEWHERE:
             self._scheduler.start()
@@ -176,6 +183,10 @@ class Engine(OperatorCalls):
             await asyncio.wait([*self._losing, *self._writing])
         self._watchers.close()
         await self._store.close()
+
+    async def sweep(self) -> int:
+        """Make every move that is due; returns how many. Background tasks do it by themselves."""
+        return await self._sweeper.sweep()
 
     def _make_roster(self) -> Roster | None:
         if self._settings.dispatch is not Dispatch.ROSTER:

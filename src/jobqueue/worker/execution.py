@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.lifecycle import Move
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import Backoff
 from jobqueue.worker.context import Context
@@ -133,6 +134,13 @@ class Execution:
         """Seconds since the handler began."""
         return time.monotonic() - self.begun
 
+    def interrupt(self, why: Stop) -> None:
+        """Ask the handler to stop."""
+        self.stop = why
+        if self.context is not None:
+            self.context.request_cancel()
+        self.executor.interrupt(self)
+
 
 class Executor(Protocol):
     """Runs handlers in one way. Calls the host on the loop."""
@@ -208,6 +216,25 @@ class Endings:
         task = execution.definition
         options = DEFAULT_OPTIONS if task is None else task.options
         return self.failed(execution, error, may_retry(kinds, options), retry_after)
+
+    def timed_out(self, execution: Execution) -> Transition:
+        """The handler ran longer than it may."""
+        job = execution.assignment
+        text = f"timed out after {execution.timeout:g} s"
+        return Transition.timed_out(
+            job.seq, job.lease, text, execution.ran_for(), execution.retry_wait()
+        )
+
+    def cancelled(self, execution: Execution, report: Transition, unaware: bool) -> Transition:
+        """The handler ended with that report after a cancel, which it may not be ``unaware`` of.
+
+        A handler that finished without looking at its flag has done its work.
+        """
+        job, context = execution.assignment, execution.context
+        noticed = context is not None and context.cancel_noticed
+        if report.move is Move.SUCCEED and unaware and not noticed:
+            return report
+        return Transition.cancel_acknowledged(job.seq, job.lease, report.ran_for)
 
     def failed(
         self,

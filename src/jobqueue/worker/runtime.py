@@ -364,7 +364,7 @@ class WorkerRuntime:
             if execution is None or execution.stop is not None:
                 continue
             if not self._hand_back_unstarted(execution):
-                self._interrupt(execution, Stop.CANCELLED)
+                execution.interrupt(Stop.CANCELLED)
 
     def set_status(self, status: WorkerStatus) -> None:
         """Do what an operator asks."""
@@ -435,20 +435,13 @@ class WorkerRuntime:
 
     def _report_stopped(self, execution: Execution, report: Transition) -> None:
         """Word the end of an attempt that was asked to stop."""
-        job, context = execution.assignment, execution.context
         if execution.stop is Stop.TIMED_OUT:
             return  # told at the deadline
         if execution.stop is not Stop.CANCELLED:
-            self._held.pop(job.lease, None)  # nobody waits for its report
+            self._held.pop(execution.assignment.lease, None)  # nobody waits for its report
             return
-        # A handler that finished without looking at its flag has done its work.
-        noticed = context is not None and context.cancel_noticed
-        unaware = self._crew.may_overlook_cancel(execution) and not noticed
-        if report.move is Move.SUCCEED and unaware:
-            self._report(execution, report)
-        else:
-            acknowledged = Transition.cancel_acknowledged(job.seq, job.lease, report.ran_for)
-            self._report(execution, acknowledged)
+        unaware = self._crew.may_overlook_cancel(execution)
+        self._report(execution, self._endings.cancelled(execution, report, unaware))
 
     def _hand_back_unstarted(self, execution: Execution) -> bool:
         if execution.begun or not execution.executor.withdraw(execution):
@@ -457,22 +450,11 @@ class WorkerRuntime:
         self.ended(execution, Transition.handed_back(job.seq, job.lease))
         return True
 
-    def _interrupt(self, execution: Execution, why: Stop) -> None:
-        execution.stop = why
-        if execution.context is not None:
-            execution.context.request_cancel()
-        execution.executor.interrupt(execution)
-
     def _time_out(self, execution: Execution) -> None:
         if execution.ended or execution.stop is Stop.LOST:
             return
-        job = execution.assignment
-        text = f"timed out after {execution.timeout:g} s"
-        report = Transition.timed_out(
-            job.seq, job.lease, text, execution.ran_for(), execution.retry_wait()
-        )
-        self._report(execution, report)
-        self._interrupt(execution, Stop.TIMED_OUT)
+        self._report(execution, self._endings.timed_out(execution))
+        execution.interrupt(Stop.TIMED_OUT)
 
     def _answered(self, reports: Sequence[Transition], accepted: Sequence[bool]) -> None:
         """The server has these ends; one that it did not accept came too late."""
@@ -497,7 +479,7 @@ class WorkerRuntime:
         if not self._hand_back_unstarted(execution):
             self._attempts.lease_lost(execution)
             self._held.pop(execution.assignment.lease, None)
-            self._interrupt(execution, Stop.LOST)
+            execution.interrupt(Stop.LOST)
 
     # -- small things ------------------------------------------------------------------------
 

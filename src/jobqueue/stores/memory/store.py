@@ -429,6 +429,10 @@ class MemoryStore:
         record = self._jobs.get(job_id)
         return None if record is None else job_of(record, self._progress)
 
+    def jobs(self) -> list[Job]:
+        """Every job in the order of their submits, for inline mode: it needs no loop."""
+        return [job_of(record, self._progress) for record in self._by_seq.values()]
+
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         found: list[Job] = []
