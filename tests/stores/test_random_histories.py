@@ -68,7 +68,7 @@ class Machine:
                     {queue} if name == "pause" else set()
                 )
             case "progress":
-                self._tell(x, y)
+                await self._tell(x, y)
             case "tick":
                 await self._tick([0.4, 1.0, 2.5, 7.0][x % 4])
             case _:
@@ -114,7 +114,7 @@ class Machine:
             job.lease = assignment.lease
             job.old_leases.append(assignment.lease)
 
-    def _tell(self, x: int, y: int) -> None:
+    async def _tell(self, x: int, y: int) -> None:
         """A word of some attempt, over or not. Both workers say it: only one of them may."""
         jobs = [job for job in self.model.jobs if job.old_leases]
         if not jobs:
@@ -126,6 +126,7 @@ class Machine:
             self.driver.store.pulse(name, 1, [], [], {lease: Progress.of(value, "")})
         if job.lease == lease:
             job.told[lease] = value
+        self._compare(await self.driver.job(job.id), job)
 
     async def _tick(self, seconds: float) -> None:
         self.driver.clock.advance(seconds)
@@ -159,6 +160,7 @@ class Machine:
         (outcome,) = await self.driver.apply(asked)
         allowed = self.model.move(name, job, lease, retryable=asked.retryable)
         assert outcome.applied == allowed, (name, job, outcome)
+        self._compare(await self.driver.job(job.id), job)
 
     async def compare(self) -> None:
         found = {job.id: job for job in await self.driver.all_jobs()}

@@ -16,7 +16,7 @@ _ROUNDING = 1e-6  # a sum of fractions may end beside 0 or 1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The last word of an attempt that runs. Make one that a handler or a worker says by ``of``."""
+    """The last word of an attempt that runs. ``of`` checks what a handler or a worker says."""
 
     value: float | None = None  # 0 to 1; None: the handler cannot tell
     text: str = ""

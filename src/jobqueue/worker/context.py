@@ -50,7 +50,7 @@ class Context:
         return max(0.0, self.deadline - time.monotonic())
 
     def progress(self, value: float | None = None, text: str = "") -> None:
-        """Tell whoever looks at the job how far the handler has come: ``progress(0.4, "4 of 10")``.
+        """Show with the job how far the handler has come: ``progress(0.4, "4 of 10 files")``.
 
         ``value`` is 0 to 1, or None if the handler cannot tell. ``text`` is shown as one line; what
         is longer than 200 characters is cut. The last word counts and is shown about a second

@@ -14,7 +14,7 @@ from jobqueue.core.job import Pulse
 log = logging.getLogger("jobqueue.worker")
 
 _PAUSE = 1.0  # seconds at least between two heartbeats; an interval may be shorter
-_REST = 10  # times as long as an answer took: news must not keep a busy server from being heard
+_REST = 10  # pauses are so many times as long as the last answer took: news must not crowd a server
 
 
 class Heartbeat:
