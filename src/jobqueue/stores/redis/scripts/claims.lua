@@ -66,20 +66,20 @@ end
 -- A merge is {heap, types, floor, size}: runs in the order of their heads, and types that were not
 -- looked at yet, whose jobs come after the floor.
 
-local function push(heap, run)
+local function push(heap, one)
   local n = #heap + 1
-  heap[n] = run
+  heap[n] = one
   while n > 1 do
     local above = math.floor(n / 2)
-    if heap[above].head <= run.head then
+    if heap[above].head <= one.head then
       break
     end
-    heap[n], heap[above] = heap[above], run
+    heap[n], heap[above] = heap[above], one
     n = above
   end
 end
 
--- The first run has another head, or none any more.
+-- The first one has another head, or none any more.
 local function settle(heap)
   local size = #heap
   if not heap[1].head then
@@ -148,9 +148,8 @@ end
 
 local MANY = 20 -- types: with many queues most are empty, and that is asked first
 
--- A queue as one claim sees it; nothing, if it has no job for it. Its most urgent job is what it
--- competes with against others. One with weights has a merge for each priority, and has looked at
--- every type.
+-- A queue as one claim sees it; nothing, if it has no job for it. One with weights has a merge for
+-- each priority, and has looked at every type.
 local function view_of(name, meant, wanted)
   if meant and #meant > MANY and redis.call('EXISTS', READY_TYPES .. name) == 0 then
     return nil
@@ -193,11 +192,14 @@ local function view_of(name, meant, wanted)
   return view
 end
 
-local function head(view)
+-- What a queue competes with against others: the score of its most urgent job.
+local function look(view)
+  view.head = nil
   for _, merge in ipairs(view.merges) do
     local run = first_of(view.queue, merge)
     if run then
-      return run, merge
+      view.head, view.first = run.head, merge
+      break
     end
   end
 end
@@ -220,20 +222,13 @@ local function draw(view)
   return present[#present]
 end
 
+-- Views are a heap, too.
 local function next_job(views)
-  local best, lowest, merge
-  for _, view in ipairs(views) do
-    local run, its = head(view)
-    if run and (not best or run.head < lowest) then
-      best, lowest, merge = view, run.head, its
-    end
-  end
-  if not best then
+  local view = views[1]
+  if not view then
     return nil
   end
-  if best.queue.weights then
-    merge = draw(best)
-  end
+  local merge = view.queue.weights and draw(view) or view.first
   local run = merge.heap[1]
   local id = peek(run)
   take(run)
@@ -241,9 +236,11 @@ local function next_job(views)
   local _, following = peek(run)
   run.head, run.said = following, nil
   if not following then
-    note_left(best.queue.name, run.type)
+    note_left(view.queue.name, run.type)
   end
   settle(merge.heap)
+  look(view)
+  settle(views)
   return id
 end
 
@@ -299,7 +296,13 @@ local function fill(claims, timeout, seed)
       without[name] = true
     end
     for _, name in ipairs(claim[1] or redis.call('SMEMBERS', prefix .. 'queues')) do
-      views[#views + 1] = not without[name] and view_of(name, claim[4], #claim[3]) or nil
+      local view = not without[name] and view_of(name, claim[4], #claim[3])
+      if view then
+        look(view)
+        if view.head then
+          push(views, view)
+        end
+      end
       without[name] = true -- named twice, it is still one
     end
     local slot, slots = 1, claim[3]
