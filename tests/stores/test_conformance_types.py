@@ -83,6 +83,12 @@ async def test_claims_of_one_call_have_types_of_their_own(driver: Driver):
     assert sorted(got) == [("x", 1), ("x", 3), ("y", 0), ("y", 2), ("z", 4), ("z", 5)]
 
 
+async def test_a_queue_that_is_named_twice_is_one(driver: Driver):
+    await driver.results(*(spec(b"%d" % n, type="ab"[n % 2]) for n in range(6)))
+    assert await payloads(driver, 4, queues=("q", "q")) == [0, 1, 2, 3]
+    assert await payloads(driver, 4, queues=("q", "q"), types={"a", "b"}) == [4, 5]
+
+
 async def test_a_submit_hands_jobs_only_to_who_knows_them(driver: Driver):
     await driver.store.register_worker(worker("x"))
     await driver.store.register_worker(worker("y"))

@@ -65,6 +65,16 @@ async def test_types_without_jobs_in_a_queue_do_not_make_its_claims_dearer(opene
     assert thousand[1] <= one[1] + 100
 
 
+async def test_other_types_do_not_make_a_claim_dearer_however_many_there_are(opened):
+    store: SqliteStore = await opened()
+    known = Claim(("q",), ["w"] * 10, types=frozenset({"a", "b", *(f"z{n}" for n in range(6))}))
+    await store.submit(new(*(spec(type="ab"[n % 2]) for n in range(20))))
+    await store.submit(new(*(spec(type=f"t{n}", priority=9) for n in range(20))))
+    few = await steps_of(store, known)
+    await store.submit(new(*(spec(type=f"t{n}", priority=9) for n in range(1_000))))
+    assert await steps_of(store, known) == few
+
+
 async def test_a_thousand_types_are_merged_in_order(opened):
     store: SqliteStore = await opened()
     jobs = new(*(spec(type=f"t{n * 7 % 1_000}", priority=n % 3) for n in range(2_000)))

@@ -16,6 +16,7 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.engine.engine import Engine
 from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.topology.embedded import Embedded
+from jobqueue.worker.registry import Registry, define
 from tests.api.public.hand import Hand
 from tests.stores.driver import worker
 from tests.streaming.system import System, client, ended, say_again, spoken, until
@@ -58,6 +59,31 @@ async def test_a_job_submitted_over_http_is_done_and_told_of(system: System) -> 
         "workers": ["WorkerRegistered"],
     }.items():
         assert sorted(await published(system, Counter(events), topic)) == sorted(events)
+
+
+async def test_each_job_goes_to_a_worker_that_knows_its_task(system: System) -> None:
+    """A job that no worker knows waits, and costs the others nothing."""
+    api = await system.server("api")
+    await system.server("scheduler")
+    (unknown,) = await submit(api, type="gamma", priority=9)
+    for name in ("alpha", "beta"):
+        registry = Registry()
+        registry.add(define(_known, name=name))
+        await system.worker(name, registry=registry)
+    jobs = {name: await submit(api, 5, type=name) for name in ("alpha", "beta", "alpha")}
+    for name, ids in jobs.items():
+        assert {job.worker_id for job in await ended(api.backend, *ids)} == {name}
+    waiting = await api.backend.get(unknown)
+    assert (waiting.state, waiting.attempt) == (State.PENDING, 0)
+    registry = Registry()
+    registry.add(define(_known, name="gamma"))
+    await system.worker("gamma", registry=registry)
+    (job,) = await ended(api.backend, unknown)
+    assert (job.state, job.worker_id, job.attempt) == (State.DONE, "gamma", 1)
+
+
+async def _known() -> str:
+    return "done"
 
 
 @pytest.mark.req("sch:ROADMAP", "sch:LOOP")

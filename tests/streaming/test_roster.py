@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from jobqueue.core.job import Held, JobSpec
+from jobqueue.core.job import Held, JobSpec, WaitingType
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.stores.redis.store import RedisStore
@@ -37,8 +37,8 @@ class Office:
         await self.store.close()
         await self.engine.stop()
 
-    async def submit(self, count: int) -> None:
-        for result in await self.engine.submit([JobSpec(payload=b"x")] * count):
+    async def submit(self, count: int, type: str = "") -> None:
+        for result in await self.engine.submit([JobSpec(payload=b"x", type=type)] * count):
             result.unwrap()
 
     async def holders(self, count: int) -> set[str]:
@@ -81,6 +81,37 @@ async def test_a_pool_without_tasks_leaves_queues_of_others_alone(office: Office
     await office.store.register_worker(worker("pool", queues=("*",), fallback=True))
     await office.submit(5)
     assert await office.holders(5) == {"w"}
+
+
+async def test_workers_get_jobs_of_types_that_they_know(office: Office) -> None:
+    """Old code and new code side by side, and a type that nobody knows in front."""
+    knows = {"old": frozenset({"a"}), "new": frozenset({"a", "b"})}
+    await office.submit(5, "c")
+    for name, types in knows.items():
+        info = worker(name, queues=("default",), concurrency=6, types=types)
+        await office.store.register_worker(info)
+    await office.submit(3, "b")
+    await office.submit(9, "a")
+    await office.holders(12)
+    for name, types in knows.items():
+        kinds = {one.type for one in await office.store.standing(None, name)}
+        assert kinds <= types
+        assert len(await office.store.held(name)) == 6
+    assert await office.store.waiting_types(9) == [WaitingType("default", "c", 5)]
+    await office.store.register_worker(worker("one more", queues=("default",), concurrency=9))
+    assert await office.holders(17) == {"old", "new", "one more"}
+
+
+async def test_a_worker_that_says_other_types_gets_those(office: Office) -> None:
+    """The same life of it, as after a reconnect."""
+    await office.store.register_worker(worker("w", queues=("default",), types=frozenset("a")))
+    await office.submit(1, "b")
+    await office.submit(1, "a")
+    await office.holders(1)
+    info = worker("w", queues=("default",), types=frozenset({"a", "b"}))
+    await office.store.register_worker(info)
+    await office.holders(2)
+    assert {one.type for one in await office.store.standing(None, "w")} == {"a", "b"}
 
 
 async def test_a_slot_that_an_attempt_overruns_gets_nothing(office: Office) -> None:

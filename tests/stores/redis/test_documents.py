@@ -59,13 +59,13 @@ async def test_a_worker_has_the_fields_of_the_document(open_store, client):
 
 async def test_queues_are_sorted_sets_of_job_ids(open_store, client):
     store = await open_store()
-    low, high, late = (
-        one.job_id
-        for one in (await store.submit(new(spec(), spec(priority=9), spec(delay=60.0)))).results
-    )
+    jobs = new(spec(), spec(priority=9), spec(delay=60.0), spec(type="send"))
+    low, high, late, sent = (one.job_id for one in (await store.submit(jobs)).results)
     assert await client.smembers("{jq}:queues") == {"q"}
-    assert await client.zrange("{jq}:ready:q", 0, -1) == [high, low]
-    assert await client.zrange("{jq}:pending:q", 0, -1) == [low, high, late]
+    assert await client.zrange("{jq}:ready:q:", 0, -1) == [high, low]
+    assert await client.zrange("{jq}:ready:q:send", 0, -1) == [sent]
+    assert await client.zrange("{jq}:ready_types:q", 0, -1) == ["", "send"]
+    assert await client.zrange("{jq}:pending:q", 0, -1) == [low, high, late, sent]
     assert await client.zrange("{jq}:due", 0, -1) == [late]
     assert (await client.hgetall("{jq}:queue:q"))["max_retries"] == "3"
 

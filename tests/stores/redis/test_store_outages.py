@@ -300,7 +300,7 @@ async def test_thousands_of_slots_of_one_worker_are_filled(open_store):
 
 async def test_a_defect_in_the_data_is_no_outage(open_store, client):
     store = await open_store()
-    await client.set("{jq}:ready:q", "not a sorted set")
+    await client.set("{jq}:ready_types:q", "not a sorted set")
     with pytest.raises(JobQueueError, match="WRONGTYPE") as caught:
         await store.claim([Claim(("q",), ["w"])])
     assert caught.value.code == "INTERNAL"

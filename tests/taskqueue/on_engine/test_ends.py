@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from jobqueue.core.job import QueueSpec, Transition
+from jobqueue.core.job import JobSpec, QueueSpec, Transition
 from jobqueue.core.lifecycle import Move, Reason
+from jobqueue.core.store import ALL_QUEUES
 from jobqueue.engine.engine import Engine
 from jobqueue.services.coordinator import Coordinator
 from jobqueue.services.engine_job import QUEUE, RECOVERIES
@@ -23,7 +24,9 @@ from jobqueue.services.ready_queue import ReadyQueue
 from jobqueue.services.result_shelf import ResultShelf
 from jobqueue.services.simulation import simulate
 from jobqueue.services.worker_loop import WorkerLoop
+from jobqueue.worker.registry import Registry, define
 from jobqueue.worker.runtime import WorkerRuntime
+from jobqueue.worker.settings import WorkerSettings
 from tests import patience
 from tests.api.public.hand import Hand
 from tests.taskqueue.on_engine.conftest import until_result, until_status
@@ -51,6 +54,42 @@ async def design() -> AsyncIterator[Gateway]:
     await worker.stop(5.0)
     await coordinator.stop()
     await gateway.stop()
+
+
+async def test_it_waits_for_a_worker_that_knows_its_type(engine: Engine, tasks: EngineTaskQueue):
+    """An app's worker may serve every queue; what its own tasks are not, it never gets."""
+    stranger = await Hand.connect(
+        engine, worker_id="app", queues=(ALL_QUEUES,), slots=5, types=frozenset({"", "add"})
+    )
+    try:
+        waiting = await tasks.submit(Spec("any"), "")
+        (own,) = await engine.submit([JobSpec(payload=b"1", queue=QUEUE, type="add")])
+        assert (await stranger.take()).id == own.unwrap()
+        pool = WorkerRuntime(engine, Registry(), WorkerSettings(id="pool", queues=(QUEUE,)))
+        await pool.start()
+        try:
+            assert (await until_result(tasks, waiting.job_id)).status is Status.DONE
+        finally:
+            await pool.stop(5.0)
+        assert stranger.jobs.empty()
+    finally:
+        await stranger.link.close()
+
+
+async def test_an_apps_worker_runs_it_beside_its_own_tasks(engine: Engine, tasks: EngineTaskQueue):
+    registry = Registry()
+    registry.add(define(_add))
+    app = WorkerRuntime(engine, registry, WorkerSettings(id="app", queues=(QUEUE,)))
+    await app.start()
+    try:
+        submitted = await tasks.submit(Spec("any"), "")
+        assert (await until_result(tasks, submitted.job_id)).status is Status.DONE
+    finally:
+        await app.stop(5.0)
+
+
+async def _add(a: int, b: int) -> int:
+    return a + b
 
 
 @pytest.mark.req("tq:NFR-1", "tq:RESULT", "tq:FR-3", "tq:LOCK-18")

@@ -14,6 +14,7 @@ from jobqueue.stores.redis.leadership import term_of
 from jobqueue.stores.redis.runner import Runner
 
 MOST_SLOTS = 500  # of one script
+_SORTED_AT_ONCE = 1_000
 
 
 def claims_of(claims: Sequence[Claim]) -> list[tuple[Any, ...]]:
@@ -23,6 +24,7 @@ def claims_of(claims: Sequence[Claim]) -> list[tuple[Any, ...]]:
             None if ALL_QUEUES in claim.queues else list(claim.queues),
             list(claim.without),
             [(worker, str(new_lease())) for worker in claim.slots],
+            None if claim.types is None else list(claim.types),
         )
         for claim in claims
     ]
@@ -57,6 +59,14 @@ class Claiming:
             if ended is not None:  # it had to pass over too many that expired
                 parts.insert(0, _rest(part, *ended))
         return assigned
+
+    async def sort_ready(self) -> tuple[int, bool]:
+        """Bring a part of what an earlier version left waiting to where claims look for it.
+
+        Returns how many jobs were moved, and whether there are more.
+        """
+        moved, more = await self._runner.read("sort_ready", (_SORTED_AT_ONCE,))
+        return int(moved), bool(more)
 
     async def standing(
         self, job_ids: Sequence[str] | None, worker_id: str, incarnation: int | None

@@ -200,6 +200,7 @@ def stats(flat: Sequence[bytes], depth: Sequence[int]) -> QueueStats:
 def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
     """A worker from its document."""
     found = fields(flat)
+    types = json.loads(found.get(b"types", b"null"))
     info = WorkerInfo(
         id=found[b"worker_id"].decode(),
         incarnation=int(found[b"incarnation"]),
@@ -209,6 +210,7 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         queues=tuple(json.loads(found[b"queues"])),
         version=found[b"version"].decode(),
         fallback=found.get(b"fallback") == b"1",
+        types=None if types is None else frozenset(types),
         link=int(found[b"link"]),
     )
     return Worker(

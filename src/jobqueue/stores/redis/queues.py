@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from jobqueue.core.job import Queue, QueueStats
+from jobqueue.core.job import Queue, QueueStats, WaitingType
 from jobqueue.core.lifecycle import State
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.runner import Runner
@@ -63,3 +63,9 @@ class Queues:
         rows = await self._runner.read("stats", (_STATES, queue))
         found = [documents.stats(flat, depth) for flat, depth in rows]
         return sorted(found, key=lambda one: one.queue.name)
+
+    async def waiting_types(self, count_to: int, queue: str | None) -> list[WaitingType]:
+        """See ``Store.waiting_types``."""
+        rows = await self._runner.read("waiting_types", (count_to, queue))
+        found = [WaitingType(name.decode(), type.decode(), int(jobs)) for name, type, jobs in rows]
+        return sorted(found, key=lambda one: (one.queue, one.type))

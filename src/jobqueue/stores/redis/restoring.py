@@ -142,6 +142,7 @@ def _packed(rebuilt: Rebuilt, now: float, rules: Rules) -> tuple[Any, ...]:
         holder(job),
         lease,
         job.completed_at if job.state is State.DONE else None,
+        job.type,
     )
 
 

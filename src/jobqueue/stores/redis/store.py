@@ -7,6 +7,7 @@ together. Time is the server's, unless a test brings its own. ``docs/internals.m
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from jobqueue.core.clock import Clock
@@ -24,6 +25,7 @@ from jobqueue.core.job import (
     QueueStats,
     TimeQuery,
     Transition,
+    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -68,6 +70,7 @@ PREFIX = "{jq}:"
 _PATIENCE = 5.0  # how long a call waits for a server that is away
 _KEYS_PER_SWEEP = 1_000
 _PRUNED_AT_ONCE = 500
+_SORTED_EVERY = 10.0  # a server of an earlier version may be running still
 
 
 class RedisStore:
@@ -109,6 +112,7 @@ class RedisStore:
         self._streaming = Streaming(runner)
         self._pulses = Pulses(url, runner, rules, observer)
         self._restoring = Restoring(runner, rules)
+        self._sorted_at = 0.0
         self._lacking: list[str] = ["not looked at yet"]
 
     # -- life ------------------------------------------------------------------------------
@@ -134,6 +138,9 @@ class RedisStore:
             await self._restoring.check_none()
             if not self._create:
                 await self._check_there()
+            else:
+                while (await self._sort_ready())[1]:
+                    pass
             await self._look_at_durability()
         except BaseException:
             self._runner.opened = False
@@ -145,6 +152,11 @@ class RedisStore:
         prefix = self._runner.prefix
         if not await self._runner.command("open", "EXISTS", f"{prefix}every_queue"):
             raise NotFound(f"there are no queues in Redis at {self._wire.address} under {prefix}")
+
+    async def _sort_ready(self) -> tuple[int, bool]:
+        found = await self._claiming.sort_ready()
+        self._sorted_at = time.monotonic()
+        return found
 
     async def _look_at_durability(self) -> None:
         lacking = await shortcomings(self._runner)
@@ -243,6 +255,9 @@ class RedisStore:
 
     async def due(self, limit: int) -> Overdue:
         """See ``Store.due``."""
+        moved = 0
+        if self._create and time.monotonic() >= self._sorted_at + _SORTED_EVERY:
+            moved, _ = await self._sort_ready()
         now, promoted, rows, full, following = await self._runner.read(
             "due", (limit, _KEYS_PER_SWEEP)
         )
@@ -253,7 +268,7 @@ class RedisStore:
         next_at = float(now) if full else documents.number(following)
         if next_at is not None:
             next_at += self._runner.here() - float(now)  # the caller sleeps by this machine's clock
-        return Overdue(found, promoted, next_at)
+        return Overdue(found, promoted + moved, next_at)
 
     # -- jobs: reads and removal -----------------------------------------------------------
 
@@ -351,6 +366,10 @@ class RedisStore:
     async def stats(self, queue: str | None = None) -> list[QueueStats]:
         """See ``Store.stats``."""
         return await self._queues.stats(queue)
+
+    async def waiting_types(self, count_to: int, queue: str | None = None) -> list[WaitingType]:
+        """See ``Store.waiting_types``."""
+        return await self._queues.waiting_types(count_to, queue)
 
     # -- workers ---------------------------------------------------------------------------
 

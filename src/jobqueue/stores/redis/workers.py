@@ -25,6 +25,7 @@ class Workers:
             "hostname", info.hostname, "pid", info.pid, "concurrency", info.concurrency,
             "queues", json.dumps(list(info.queues)), "version", info.version,
             "link", str(info.link), "fallback", int(info.fallback), "overrun", 0,
+            "types", json.dumps(None if info.types is None else sorted(info.types)),
         ]  # fmt: skip
         rows = await self._runner.write(
             "register_worker", (info.id, str(info.incarnation), said, self._partitions)

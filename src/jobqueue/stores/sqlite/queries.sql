@@ -45,7 +45,7 @@ WITH RECURSIVE waiting(type) AS (
     FROM waiting WHERE waiting.type IS NOT NULL)
 
 -- name: ready_types
-{types_of} SELECT type FROM waiting WHERE type IS NOT NULL
+{types_of} SELECT type FROM waiting WHERE type IS NOT NULL LIMIT ?2
 
 -- name: waiting_types
 -- How many of each there are, counted up to a limit.

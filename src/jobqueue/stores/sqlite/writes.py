@@ -37,7 +37,7 @@ from jobqueue.stores.sqlite.statements import (
 _ASSIGNED = Reason.ASSIGNED.value
 _SUBMITTED = Reason.SUBMITTED.value
 _STATES = tuple(State)
-_FEW_TYPES = 4
+_FEW_TYPES = 8
 _BY_NUMBER = {int(state): state for state in State}
 
 
@@ -156,7 +156,7 @@ def submit(
 
 
 class _Claimable:
-    """A queue that jobs may be claimed from; the types of its jobs, once they were read."""
+    """A queue that jobs may be claimed from; some types of its jobs, once they were read."""
 
     __slots__ = ("id", "name", "types", "weights")
 
@@ -262,12 +262,16 @@ def _next_of(
 def _meant(
     connection: sqlite3.Connection, queue: _Claimable, types: frozenset[str] | None
 ) -> Sequence[str]:
-    """The types of jobs to look for. A few are cheaper looked for than asked for."""
-    if types is not None and len(types) <= _FEW_TYPES:
-        return tuple(types)
+    """The types of jobs to look for: those that wait, if they are few, or those of the claim."""
     if queue.types is None:
-        queue.types = [row[0] for row in connection.execute(SQL["ready_types"], (queue.id,))]
-    return queue.types if types is None else [type for type in queue.types if type in types]
+        queue.types = _types(connection, queue, _FEW_TYPES)
+    if len(queue.types) < _FEW_TYPES:
+        return queue.types if types is None else [one for one in queue.types if one in types]
+    return _types(connection, queue, -1) if types is None else tuple(types)
+
+
+def _types(connection: sqlite3.Connection, queue: _Claimable, limit: int) -> list[str]:
+    return [row[0] for row in connection.execute(SQL["ready_types"], (queue.id, limit))]
 
 
 class _Row:

@@ -139,7 +139,7 @@ end
 local function write(item)
   local id, seq, queue = item[2], item[3], item[4]
   local key = document(id)
-  local row = redis.call('HMGET', key, 'version', 'cancel_requested')
+  local row = redis.call('HMGET', key, 'version', 'cancel_requested', 'type')
   if row[1] ~= item[5] or (row[2] or '') ~= item[6] then
     return {'changed'}
   end
@@ -160,10 +160,11 @@ local function write(item)
   end
   enter(id, seq, queue, from, to)
   if from == 'PENDING' then
-    remove(READY .. queue, id)
+    remove(ready_set(queue, row[3]), id)
+    note_left(queue, row[3])
   end
   if to == 'PENDING' then
-    add(READY .. queue, ready_score(item[16], seq), id)
+    enter_ready(queue, row[3], ready_score(item[16], seq), id)
     tell(WORK)
   elseif to == 'DONE' then
     add(prefix .. 'completed', at, id)

@@ -1,22 +1,23 @@
 -- PENDING -> ASSIGNED: priority first, then first in, first out; or by lot where a queue has
 -- weights. Needs common.lua and jobs.lua.
 
--- One run of a queue's claimable jobs, read page by page. Nothing is removed before the end.
-local function run_of(key, from, to)
-  return {key = key, from = from, to = to, page = {}, place = 1, dry = false}
+-- Members of a sorted set in the order of their scores, read page by page. Nothing is removed
+-- before the end, and no two have the same score.
+local function run_of(key, from, to, size)
+  return {key = key, from = from, to = to, size = size, page = {}, place = 1, dry = false}
 end
 
 local PAGE = 200
 
-local function peek(run, wanted)
+local function peek(run)
   if run.place > #run.page and not run.dry then
+    local size = math.min(run.size, PAGE)
     run.page = redis.call(
-      'ZRANGEBYSCORE', run.key, run.from, run.to,
-      'WITHSCORES', 'LIMIT', 0, math.min(wanted, PAGE)
+      'ZRANGEBYSCORE', run.key, run.from, run.to, 'WITHSCORES', 'LIMIT', 0, size
     )
-    run.place = 1
-    run.dry = #run.page == 0
-    run.from = not run.dry and '(' .. run.page[#run.page] -- no two jobs have the same score
+    run.place, run.size = 1, 2 * size
+    run.dry = #run.page < 2 * size
+    run.from = not run.dry and '(' .. run.page[#run.page]
   end
   return run.page[run.place], tonumber(run.page[run.place + 1])
 end
@@ -35,69 +36,214 @@ local function board(name)
       'HMGET', prefix .. 'queue:' .. name, 'name', 'deleted', 'paused', 'priority_weights'
     )
     if row[1] and not row[2] and row[3] ~= '1' then
-      known = {runs = {}}
-      local key = READY .. name
-      if row[4] then
-        known.weights = cjson.decode(row[4])
-        for priority = 9, 0, -1 do
-          local run = run_of(
-            key, ready_score(priority, 0), '(' .. string.format('%.0f', ready_score(priority - 1, 0))
-          )
-          run.weight = known.weights[tostring(priority)] or 1
-          known.runs[#known.runs + 1] = run
-        end
-      else
-        known.runs[1] = run_of(key, '-inf', '+inf')
-      end
+      known = {name = name, runs = {}, weights = row[4] and cjson.decode(row[4])}
     end
     boards[name] = known
   end
   return known
 end
 
--- The most urgent job of a queue: what it competes with against others.
-local function head(queue, wanted)
-  for _, run in ipairs(queue.runs) do
-    local id, score = peek(run, wanted)
-    if id then
-      return run, score
+-- The jobs of one type, or those of one rank among them. Every claim of a call goes on where the one
+-- before ended; `head` is the score of the next one, and `said` what the index says of it.
+local function jobs_of(queue, type, rank, size, said)
+  local place = rank and rank .. ':' .. type or type
+  local run = queue.runs[place]
+  if not run then
+    run = run_of(
+      ready_set(queue.name, type),
+      rank and ready_score(9 - rank, 0) or '-inf',
+      rank and '(' .. string.format('%.0f', ready_score(8 - rank, 0)) or '+inf',
+      size
+    )
+    run.type, run.said = type, said
+    local _, head = peek(run)
+    run.head = head
+    queue.runs[place] = run
+  end
+  return run
+end
+
+-- A merge is {heap, types, floor, size}: runs in the order of their heads, and types that were not
+-- looked at yet, whose jobs come after the floor.
+
+local function push(heap, run)
+  local n = #heap + 1
+  heap[n] = run
+  while n > 1 do
+    local above = math.floor(n / 2)
+    if heap[above].head <= run.head then
+      break
+    end
+    heap[n], heap[above] = heap[above], run
+    n = above
+  end
+end
+
+-- The first run has another head, or none any more.
+local function settle(heap)
+  local size = #heap
+  if not heap[1].head then
+    heap[1] = heap[size]
+    heap[size] = nil
+    size = size - 1
+  end
+  local n = 1
+  while 2 * n <= size do
+    local least = 2 * n
+    if least < size and heap[least + 1].head < heap[least].head then
+      least = least + 1
+    end
+    if heap[n].head <= heap[least].head then
+      break
+    end
+    heap[n], heap[least] = heap[least], heap[n]
+    n = least
+  end
+end
+
+-- The run with the next job. A type is looked at when its first job may be the next.
+local function first_of(queue, merge)
+  while true do
+    local run = merge.heap[1]
+    if run and run.head <= merge.floor then
+      return run
+    end
+    local type, head = peek(merge.types)
+    if not type or (run and run.head < head) then
+      return run
+    end
+    take(merge.types)
+    merge.floor = head
+    local found = jobs_of(queue, type, nil, merge.size, head)
+    if found.head then
+      push(merge.heap, found)
     end
   end
 end
 
-local function draw(queue, wanted)
+-- The types of a queue that a claim means, in the order of the index: as a run.
+local function types_of(name, meant, wanted)
+  local key = READY_TYPES .. name
+  if not meant then
+    return run_of(key, '-inf', '+inf', wanted)
+  end
+  local present = {}
+  for from = 1, #meant, MOST do
+    local part = {unpack(meant, from, math.min(#meant, from + MOST - 1))}
+    for n, said in ipairs(redis.call('ZMSCORE', key, unpack(part))) do
+      if said then
+        present[#present + 1] = {part[n], tonumber(said)}
+      end
+    end
+  end
+  if #present > 1 then
+    table.sort(present, function(a, b) return a[2] < b[2] end)
+  end
+  local page = {}
+  for n, one in ipairs(present) do
+    page[2 * n - 1], page[2 * n] = one[1], one[2]
+  end
+  return {page = page, place = 1, dry = true}
+end
+
+local MANY = 20 -- types: with many queues most are empty, and that is asked first
+
+-- A queue as one claim sees it; nothing, if it has no job for it. Its most urgent job is what it
+-- competes with against others. One with weights has a merge for each priority, and has looked at
+-- every type.
+local function view_of(name, meant, wanted)
+  if meant and #meant > MANY and redis.call('EXISTS', READY_TYPES .. name) == 0 then
+    return nil
+  end
+  local types = types_of(name, meant, wanted)
+  local queue = peek(types) and board(name)
+  if not queue then
+    return nil
+  end
+  if not queue.weights then
+    local size = wanted + 1 -- to see whether there are more
+    if #types.page > 2 then
+      size = math.max(4, math.ceil(2 * wanted / #types.page)) -- its share, and more if need be
+    end
+    return {queue = queue, merges = {{heap = {}, types = types, floor = -1, size = size}}}
+  end
+  local view = {queue = queue, merges = {}}
+  for rank = 0, 9 do
+    view.merges[rank + 1] = {
+      heap = {}, types = {page = {}, place = 1, dry = true}, floor = -1,
+      weight = queue.weights[tostring(9 - rank)] or 1,
+    }
+  end
+  local type, said = peek(types)
+  while type do
+    take(types)
+    while said do
+      local rank = math.floor(said / RANK)
+      local run = jobs_of(queue, type, rank, wanted + 1)
+      if run.head then
+        push(view.merges[rank + 1].heap, run)
+      end
+      said = redis.call(
+        'ZRANGEBYSCORE', ready_set(name, type), ready_score(8 - rank, 0), '+inf',
+        'WITHSCORES', 'LIMIT', 0, 1
+      )[2]
+    end
+    type, said = peek(types)
+  end
+  return view
+end
+
+local function head(view)
+  for _, merge in ipairs(view.merges) do
+    local run = first_of(view.queue, merge)
+    if run then
+      return run, merge
+    end
+  end
+end
+
+local function draw(view)
   local present, total = {}, 0
-  for _, run in ipairs(queue.runs) do
-    if peek(run, wanted) then
-      present[#present + 1] = run
-      total = total + run.weight
+  for _, merge in ipairs(view.merges) do
+    if merge.heap[1] then
+      present[#present + 1] = merge
+      total = total + merge.weight
     end
   end
   local lot = math.random() * total
-  for _, run in ipairs(present) do
-    lot = lot - run.weight
+  for _, merge in ipairs(present) do
+    lot = lot - merge.weight
     if lot < 0 then
-      return run
+      return merge
     end
   end
   return present[#present]
 end
 
-local function next_job(queues, wanted)
-  local best, lowest, first
-  for _, queue in ipairs(queues) do
-    local run, score = head(queue, wanted)
-    if run and (not best or score < lowest) then
-      best, lowest, first = queue, score, run
+local function next_job(views)
+  local best, lowest, merge
+  for _, view in ipairs(views) do
+    local run, its = head(view)
+    if run and (not best or run.head < lowest) then
+      best, lowest, merge = view, run.head, its
     end
   end
   if not best then
     return nil
   end
-  local run = best.weights and draw(best, wanted) or first
-  local id = peek(run, wanted)
+  if best.queue.weights then
+    merge = draw(best)
+  end
+  local run = merge.heap[1]
+  local id = peek(run)
   take(run)
   remove(run.key, id)
+  local _, following = peek(run)
+  run.head, run.said = following, nil
+  if not following then
+    note_left(best.queue.name, run.type)
+  end
+  settle(merge.heap)
   return id
 end
 
@@ -139,29 +285,26 @@ end
 
 local MOST_EXPIRED = 1000 -- passed over in one call: Redis does nothing else meanwhile
 
--- claims: {queues (nil: all), those not meant, slots {{worker, lease}, ...}}. Answers what a worker
--- gets, and {id, lease} of each, which is enough to find it again. If there were too many expired
--- jobs, also where it ended: {the number of the claim, workers of its slots that are left}.
+-- claims: {queues (nil: all), those not meant, slots {{worker, lease}, ...}, types (nil: all)}. Answers
+-- what a worker gets, and {id, lease} of each, which is enough to find it again. If there were too
+-- many expired jobs, also where it ended: {the number of the claim, workers of its slots that are
+-- left}.
 local function fill(claims, timeout, seed)
   local rows, kept, due = {}, {}, exact(now + timeout)
   local expired, ended = 0, nil
   math.randomseed(seed)
   for number, claim in ipairs(claims) do
-    local without, queues = {}, {}
+    local without, views = {}, {}
     for _, name in ipairs(claim[2]) do
       without[name] = true
     end
     for _, name in ipairs(claim[1] or redis.call('SMEMBERS', prefix .. 'queues')) do
-      -- With many queues most are empty: ask that first.
-      local some = not without[name] and redis.call('EXISTS', READY .. name) == 1
-      local queue = some and board(name)
-      if queue then
-        queues[#queues + 1] = queue
-      end
+      views[#views + 1] = not without[name] and view_of(name, claim[4], #claim[3]) or nil
+      without[name] = true -- named twice, it is still one
     end
     local slot, slots = 1, claim[3]
     while slot <= #slots do
-      local id = next_job(queues, #slots)
+      local id = next_job(views)
       if not id then
         break
       end
@@ -185,6 +328,14 @@ local function fill(claims, timeout, seed)
     end
     if ended then
       break
+    end
+  end
+  -- Types that were looked at in vain stand too early in the index.
+  for name, queue in pairs(boards) do
+    for type, run in pairs(queue and queue.runs or {}) do
+      if run.said and run.head and run.said < run.head then
+        add(READY_TYPES .. name, run.head, type)
+      end
     end
   end
   flush()

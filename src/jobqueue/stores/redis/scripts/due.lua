@@ -10,12 +10,13 @@ local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now_text, 'LIMIT', 0, limit
 local rows, promoted = {}, 0
 for _, id in ipairs(due) do
   local row = redis.call(
-    'HMGET', document(id), 'status', 'seq', 'version', 'lease', 'expires_at', 'priority', 'queue'
+    'HMGET', document(id), 'status', 'seq', 'version', 'lease', 'expires_at', 'priority', 'queue',
+    'type'
   )
   local expires_at = tonumber(row[5])
   if row[1] == 'PENDING' and not (expires_at and expires_at <= now) then
     promoted = promoted + 1
-    add(READY .. row[7], ready_score(row[6], row[2]), id)
+    enter_ready(row[7], row[8], ready_score(row[6], row[2]), id)
     set_due(id, expires_at)
   else
     rows[#rows + 1] = {row[1], row[2], row[3], row[4]}

@@ -70,6 +70,42 @@ local function give_back()
   end
 end
 
+-- What can be claimed: a sorted set for each queue and type, in claim order; and for each queue those
+-- of its types that have something. A type's score is no later than that of its first job.
+local READY, READY_TYPES = prefix .. 'ready:', prefix .. 'ready_types:'
+local RANK = 562949953421312 -- 2^49
+
+-- In claim order: the rank (9 - priority) first, then the number.
+local function ready_score(priority, seq)
+  return (9 - priority) * RANK + seq
+end
+
+local function ready_set(queue, type)
+  return READY .. queue .. ':' .. type
+end
+
+local entered, left_by = {}, {} -- by queue: the lowest score of each type; types that may be empty
+
+local function enter_ready(queue, type, score, id)
+  add(ready_set(queue, type), score, id)
+  local types = entered[queue]
+  if not types then
+    types = {}
+    entered[queue] = types
+  end
+  types[type] = math.min(score, types[type] or score)
+end
+
+-- Jobs of a type left, maybe the last one.
+local function note_left(queue, type)
+  local types = left_by[queue]
+  if not types then
+    types = {}
+    left_by[queue] = types
+  end
+  types[type] = true
+end
+
 local function flush()
   for worker, jobs in pairs(released) do
     in_parts('HDEL', prefix .. 'current_jobs:' .. worker, jobs)
@@ -92,16 +128,24 @@ local function flush()
     end
     in_parts('ZADD', key, arguments)
   end
+  for queue, types in pairs(left_by) do
+    for type in pairs(types) do
+      if redis.call('EXISTS', ready_set(queue, type)) == 0 then
+        redis.call('ZREM', READY_TYPES .. queue, type)
+      end
+    end
+  end
+  for queue, types in pairs(entered) do
+    for type, score in pairs(types) do
+      redis.call('ZADD', READY_TYPES .. queue, 'LT', score, type)
+    end
+  end
+  entered, left_by = {}, {}
   held, released, adding, removing = {}, {}, {}, {}
   give_back()
 end
 
-local READY, DUE = prefix .. 'ready:', prefix .. 'due'
-
--- In claim order: the rank (9 - priority) first, then the number.
-local function ready_score(priority, seq)
-  return (9 - priority) * 562949953421312 + seq -- 2^49
-end
+local DUE = prefix .. 'due'
 
 local function enter(id, seq, queue, before, after)
   if before then

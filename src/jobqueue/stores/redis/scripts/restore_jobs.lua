@@ -3,7 +3,7 @@
 -- asked: {token, jobs, keys}
 -- A job: id, seq, queue, state, priority, fields, events {version, before, after, reason, at,
 -- attempt, worker, detail, more}, whether it is claimable, due, worker and lease that hold it, when
--- it was done. A key: queue, key, what is kept of it, when it expires.
+-- it was done, type. A key: queue, key, what is kept of it, when it expires.
 --# include common.lua
 --# include lane.lua
 --# include jobs.lua
@@ -34,7 +34,7 @@ for _, job in ipairs(jobs) do
   add(prefix .. 'jobs', seq, id)
   enter(id, seq, queue, nil, job[4])
   if job[8] then
-    add(READY .. queue, ready_score(job[5], seq), id)
+    enter_ready(queue, job[13], ready_score(job[5], seq), id)
   end
   if job[9] then
     set_due(id, job[9])

@@ -83,7 +83,7 @@ local function insert(job, queue)
   if run_at and run_at > now then
     due = expires_at and math.min(run_at, expires_at) or run_at
   else
-    add(READY .. name, ready_score(priority, seq), id)
+    enter_ready(name, job[3], ready_score(priority, seq), id)
     tell(WORK)
   end
   if due then
