@@ -20,6 +20,7 @@ class ModelJob:
     id: str
     seq: int
     queue: str
+    type: str
     priority: int
     max_retries: int
     timeout: float | None
@@ -46,12 +47,12 @@ class Model:
         self.now = 0.0
         self.jobs: list[ModelJob] = []
         self.paused: set[str] = set()
-        self.keys: dict[tuple[str, str], tuple[str, bytes, float]] = {}
+        self.keys: dict[tuple[str, str], tuple[str, tuple[bytes, str], float]] = {}
 
     def admits(self, spec: JobSpec) -> tuple[SubmitStatus, str]:
         known = self.keys.get((spec.queue, spec.key or ""))
         if spec.key and known and known[2] > self.now:
-            same = known[1] == spec.payload
+            same = known[1] == (spec.payload, spec.type)
             return (SubmitStatus.DUPLICATE if same else SubmitStatus.REFUSED), known[0]
         waiting = sum(job.queue == spec.queue and job.state is P for job in self.jobs)
         if spec.queue == "r" and waiting >= self.capacity:
@@ -60,12 +61,14 @@ class Model:
 
     def add(self, spec: JobSpec, job_id: str, seq: int) -> None:
         if spec.key:
-            self.keys[spec.queue, spec.key] = (job_id, spec.payload, self.now + self.rules.key_ttl)
+            work = spec.payload, spec.type
+            self.keys[spec.queue, spec.key] = job_id, work, self.now + self.rules.key_ttl
         self.jobs.append(
             ModelJob(
                 id=job_id,
                 seq=seq,
                 queue=spec.queue,
+                type=spec.type,
                 priority=spec.priority,
                 max_retries=spec.max_retries or 0,
                 timeout=spec.timeout,
@@ -74,13 +77,16 @@ class Model:
             )
         )
 
-    def claim(self, queues: tuple[str, ...], slots: int) -> list[ModelJob]:
+    def claim(
+        self, queues: tuple[str, ...], slots: int, types: frozenset[str] | None = None
+    ) -> list[ModelJob]:
         ready = [
             job
             for job in self.jobs
             if job.state is P
             and job.queue in queues
             and job.queue not in self.paused
+            and (types is None or job.type in types)
             and job.run_at <= self.now
             and (job.expires_at is None or job.expires_at > self.now)
         ]

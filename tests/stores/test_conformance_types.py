@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from jobqueue.core.job import Transition, WaitingType
 from jobqueue.core.store import ALL_QUEUES, Claim
 from tests.stores.conftest import OpenDriver
@@ -126,6 +128,25 @@ async def test_an_apply_claims_by_type(driver: Driver):
     application = await driver.store.apply([done], [Claim(("q",), ["w"] * 5, types=frozenset("a"))])
     got = list(application.assigned) or await driver.claim(5, types={"a"})
     assert [int(one.payload) for one in got] == [2]
+
+
+async def test_order_holds_however_types_are_mixed(driver: Driver):
+    """A few types are frequent, the others rare; claims of many sizes mean some or all."""
+    source = random.Random(12)
+    frequency = (60, 20, 1, 1, 5, 1, 9, 1, 1, 1)
+    waiting: list[tuple[int, int, str]] = []
+    for start in range(0, 400, 100):
+        types = source.choices("abcdefghij", frequency, k=100)
+        priorities = source.choices((0, 5), (5, 1), k=100)
+        named = list(zip(range(start, start + 100), types, priorities, strict=True))
+        await driver.results(*(spec(b"%d" % n, type=t, priority=p) for n, t, p in named))
+        waiting += [(-priority, n, type) for n, type, priority in named]
+        for meant in (None, {"a", "b"}, {"a", "c", "d", "e", "h"}, None, set("bcdefghij")):
+            slots = source.choice((1, 7, 30))
+            waiting.sort()
+            expected = [n for _, n, type in waiting if meant is None or type in meant][:slots]
+            assert await payloads(driver, slots, types=meant) == expected
+            waiting = [one for one in waiting if one[1] not in expected]
 
 
 async def test_weights_hold_among_the_types_that_are_meant(open_driver: OpenDriver):

@@ -19,6 +19,8 @@ from tests.stores.model import Model, ModelJob
 
 RULES = Rules(assignment_timeout=6.0, poison_after=3, key_ttl=25.0, watchdog_grace=1.0)
 QUEUES = ("q", "r")
+TYPES = ("", "a", "b")
+MEANT = (None, None, frozenset("a"), frozenset(("a", "b")), frozenset(("", "unknown")))
 CAPACITY = 6
 
 # An operation is a name and numbers; what they mean depends on what there is at that moment.
@@ -72,6 +74,7 @@ class Machine:
             spec(
                 b"%d" % (y % 2),
                 queue=QUEUES[x % 2],
+                type=TYPES[(x // 32) % 3],
                 priority=(x // 2) % 3,
                 max_retries=(x // 8) % 4,
                 ttl=[None, None, 3.0, 9.0][(y // 2) % 4],
@@ -94,8 +97,11 @@ class Machine:
     async def _claim(self, x: int, y: int) -> None:
         queues = (QUEUES[:1], QUEUES[1:], QUEUES)[x % 3]
         slots = 1 + y % 3
-        assignments = await self.driver.claim(slots, queues=queues, worker_id=f"w{x % 2}")
-        expected = self.model.claim(queues, slots)
+        types = MEANT[(y // 4) % len(MEANT)]
+        assignments = await self.driver.claim(
+            slots, queues=queues, worker_id=f"w{x % 2}", types=types
+        )
+        expected = self.model.claim(queues, slots, types)
         assert [a.id for a in assignments] == [job.id for job in expected]
         for assignment, job in zip(assignments, expected, strict=True):
             assert assignment.attempt == job.attempt

@@ -13,22 +13,23 @@ import pytest
 from jobqueue.core.job import Queue, Transition
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.store import Claim, JobFilter
-from jobqueue.stores.postgres import holding, streaming
+from jobqueue.stores.postgres import heads, holding, streaming
 from jobqueue.stores.postgres.following import Position, Snapshot
 from jobqueue.stores.postgres.statements import SQL
 from tests.stores.driver import accept, new, spec
 from tests.stores.postgres.plans import watch
 
 MANY = 120_000
+CANDIDATES = "AS k(queue, prio, kind, floor, most)"
 
 FILL = f"""
 INSERT INTO job_record (id, queue, type, payload, priority, max_retries, created_at)
 SELECT gen_random_uuid(), 1, 'filling', 'x', 0, 3, 1e9 + n FROM generate_series(1, {MANY}) n;
 
-INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
-                      max_retries, updated_at, wake_at)
-SELECT seq, id, queue, 9, CASE WHEN seq % 4 = 1 THEN 1 ELSE 0 END, 1, 1, 1, 0, 0, 3, created_at,
-       CASE WHEN seq % 4 <> 1 THEN 4e9 END
+INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
+                      retry_count, max_retries, updated_at, wake_at)
+SELECT seq, id, queue, kind_of(type), 9, CASE WHEN seq % 4 = 1 THEN 1 ELSE 0 END, 1, 1, 1, 0, 0, 3,
+       created_at, CASE WHEN seq % 4 <> 1 THEN 4e9 END
 FROM job_record WHERE type = 'filling' AND seq % 2 = 1;
 
 INSERT INTO job_ended (seq, completed_at, queue, version, attempt, retry_count, state, reason,
@@ -76,6 +77,12 @@ async def everything(store) -> None:
     await store.list_jobs(JobFilter(queue="q", limit=20))
     await store.list_jobs(JobFilter(queue="q", states=(State.DEAD_LETTERED,), limit=20))
     assert await store.delete_job(two.id) is State.DONE
+    known = [Claim(("q",), ["w"], types=frozenset({"known", "rare"}))]
+    assert await store.claim(known) == []
+    await store.waiting_types(100)
+    for _ in range(2):  # at once, and after a look
+        (one,) = (await store.submit(new(spec(type="known")), known)).assigned
+        await store.apply([Transition.succeeded(one.seq, one.lease, None, 0.1)])
 
 
 @pytest.mark.req("jq:NFR-012")
@@ -225,13 +232,18 @@ async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(
 
 
 @pytest.mark.req("jq:NFR-012")
+@pytest.mark.parametrize(
+    ("types", "meant"),
+    [("a", None), ("a", frozenset("a")), ("abcd", None), ("abcd", frozenset("ab"))],
+)
 async def test_a_claim_does_not_read_what_was_claimed_before(
-    open_store, postgres_dsn, db, monkeypatch
+    open_store, postgres_dsn, db, monkeypatch, types, meant
 ):
     """Somebody's long transaction keeps the dead entries of every claim in the index."""
     plans = await watch(db, monkeypatch)
     store = await open_store()
-    await accept(store, 6_000)
+    for _ in range(len(types) // len(meant or types)):
+        await store.submit(new(*(spec(type=types[n % len(types)]) for n in range(6_000))))
     reader = await asyncpg.connect(postgres_dsn)
     long = reader.transaction(isolation="repeatable_read")
     await long.start()
@@ -239,15 +251,97 @@ async def test_a_claim_does_not_read_what_was_claimed_before(
     reads: list[int] = []
     for _ in range(20):
         plans.seen.clear()
-        held = await store.claim([Claim(("q",), ["w"] * 250)])
+        held = await store.claim([Claim(("q",), ["w"] * 250, types=meant)])
         assert len(held) == 250
         ends = [Transition.succeeded(one.seq, one.lease, None, 0.1) for one in held]
         await store.apply(ends)
-        reads.append(sum(plan.buffers for plan in plans.named("AS k(queue, prio, floor)")))
+        reads.append(sum(plan.buffers for plan in plans.named(CANDIDATES)))
     # Entries of 5,000 claimed jobs would be a page each, again and again.
     assert max(reads[10:]) < 1.5 * max(reads[:2]), reads
     await long.rollback()
     await reader.close()
+
+
+# Claimable jobs that nobody knows, in one of the ways to stand in front of others.
+STRANGERS = """
+WITH r AS (
+    INSERT INTO job_record (id, queue, type, payload, priority, max_retries, created_at)
+    SELECT gen_random_uuid(), 1, {type}, 'x', {priority}, 3, 1e9 + n
+    FROM generate_series(1, {count}) n RETURNING seq, id, queue, type, priority, created_at
+)
+INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
+                      retry_count, max_retries, updated_at)
+SELECT seq, id, queue, kind_of(type), 9 - priority, {ready}, 1, 1, 1, 0, 0, 3, created_at FROM r
+"""
+
+
+@pytest.mark.parametrize("analyzed", [True, False])
+@pytest.mark.parametrize(("priority", "ready"), [(0, 1), (0, 2), (9, 1), (9, 2)])
+async def test_jobs_of_other_types_are_not_read(
+    open_store, db, monkeypatch, priority, ready, analyzed
+):
+    """A hundred thousand of them in front cost as much as ten."""
+    monkeypatch.setattr(heads, "_SLOW_LOOK", 60.0)  # hand-offs, however slow the machine is
+    plans = await watch(db, monkeypatch)
+    known = frozenset({"known", "also known"})
+    read: list[list[int]] = []
+    for count in (10, 100_000):
+        strangers = {"type": "'stranger'", "priority": priority, "ready": ready, "count": count}
+        await db.execute(STRANGERS.format(**strangers))
+        if analyzed:
+            await db.execute("ANALYZE")
+        store = await open_store()  # it has to look first
+        await store.submit(new(*(spec(b"%d" % n, type="known") for n in range(50))))
+        plans.seen.clear()
+        held = await store.claim([Claim(("q",), ["w"] * 20, types=known)])
+        assert [int(one.payload) for one in held] == list(range(20))
+        held += await store.claim([Claim(("*",), ["w"] * 99, types=known)])
+        assert [int(one.payload) for one in held] == list(range(50))
+        assert await store.claim([Claim(("q",), ["w"], types=known)]) == []
+        submission = await store.submit(
+            new(spec(type="known")), [Claim(("q",), ["w"], types=known)]
+        )
+        held += submission.assigned
+        assert len(held) == 51
+        await store.apply([Transition.succeeded(one.seq, one.lease, None, 0.1) for one in held])
+        (waits,) = await store.waiting_types(10)
+        assert (waits.type, waits.jobs) == ("stranger", 10)
+        (hand_off,) = plans.named("WITH RECURSIVE home")
+        looks = [*plans.named(CANDIDATES), *plans.named("WITH RECURSIVE head"), hand_off]
+        assert len(looks) >= 4
+        for plan in looks:
+            assert plan.indexes & {"job_live_ready", "job_live_pkey"} == {"job_live_ready"}
+        read.append([sum(map(_entries, looks)), max(plan.buffers for plan in looks)])
+    (few, _), (many, pages) = read
+    assert many <= few + 10, read
+    assert pages < 500, read
+
+
+def _entries(plan) -> int:
+    """How many live rows were looked at."""
+    return sum(
+        int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in plan.nodes()
+        if node.get("Relation Name") == "job_live"
+    )
+
+
+async def test_very_many_types_are_read_in_part(open_store, db, monkeypatch):
+    plans = await watch(db, monkeypatch)
+    await open_store()
+    strangers = {"type": "'stranger ' || n", "priority": 5, "ready": 1, "count": 50_000}
+    await db.execute(STRANGERS.format(**strangers))
+    store = await open_store()
+    await store.submit(new(*(spec(b"%d" % n, type="known") for n in range(3))))
+    plans.seen.clear()
+    for n in range(3):
+        (one,) = await store.claim([Claim(("q",), ["w"], types=frozenset({"known"}))])
+        assert int(one.payload) == n
+        assert len(await store.claim([Claim(("q",), ["w"] * 300)])) == 300
+    looks = [*plans.named(CANDIDATES), *plans.named("WITH RECURSIVE head")]
+    assert len(looks) >= 7
+    for plan in looks:  # some pages for each of a few hundred types
+        assert plan.buffers < 5_000, (plan.buffers, plan.query)
 
 
 # Queues that take turns, of which only one has dead letters; they are older than what is DONE.

@@ -194,7 +194,7 @@ class Applying:
                         None, before, live.reason, row.job_id, home.name, asked.lease
                     )
                     if before is State.PENDING:
-                        self.came_back.add((row.queue, row.rank))
+                        self.came_back.add(row.head)
                 else:
                     outcomes[n] = Outcome(decision, before, live.reason, row.job_id, home.name)
                 continue
@@ -206,7 +206,7 @@ class Applying:
             outcome.worker_id = worker
             outcomes[n] = outcome
             if live.state is State.PENDING:
-                self.came_back.add((row.queue, row.rank))
+                self.came_back.add(row.head)
         await writes.write(db)
         return outcomes
 
@@ -277,12 +277,12 @@ def _ends(move: Move) -> set[Reason]:
 class _Row:
     """A job under decision."""
 
-    __slots__ = ("before", "job_id", "last_lease", "live", "now", "queue", "rank", "worker")
+    __slots__ = ("before", "head", "job_id", "last_lease", "live", "now", "queue", "worker")
 
     def __init__(self, row: Any) -> None:
         (seq, state, version, attempt, retry_count, max_retries, lease, worker, cancel, deaths,
          timeout, run_at, expires_at, started_at, due, queue, job_id, error, reason, last_lease,
-         rank, now) = row  # fmt: skip
+         rank, kind, now) = row  # fmt: skip
         self.before = STATES[state]
         self.live = Live(
             seq, self.before, version, attempt, retry_count, max_retries, lease,
@@ -295,7 +295,7 @@ class _Row:
         self.queue: int = queue
         self.job_id = str(job_id)
         self.last_lease: int | None = last_lease
-        self.rank: int = rank
+        self.head: Head = queue, rank, kind
         self.now: float = now
 
     def worker_after(self) -> int | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from jobqueue.core.ids import new_lease
@@ -19,12 +21,21 @@ from jobqueue.core.store import Claim, Rules
 from jobqueue.core.weights import by_weight, merge_queues
 from jobqueue.stores.postgres.board import Board, Home
 from jobqueue.stores.postgres.database import Database
-from jobqueue.stores.postgres.heads import Head, Heads
+from jobqueue.stores.postgres.heads import (
+    MOST_KINDS,
+    Found,
+    Head,
+    Heads,
+    crowded,
+    kinds_of,
+)
 from jobqueue.stores.postgres.statements import SQL, array
 from jobqueue.stores.postgres.worker_names import WorkerNames
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _ROUNDS = 4  # of one claim that others got in the way of
+_A_FEW = 4  # candidates of each type, beyond its share
+_MOST_SHARES = 10_000
 
 
 Candidate = tuple[int, int, int, int]
@@ -52,6 +63,7 @@ class Claiming:
         self._locks = locks
         self._one = asyncio.Lock()
         self._contended = False
+        self._shares: dict[Head, float] = {}  # of what was taken of their level last
         self.instance = ""
 
     async def fill(self, claims: Sequence[Claim]) -> list[Assignment]:
@@ -67,15 +79,16 @@ class Claiming:
         if self._board.stale:
             await self._look()
         workers = await self._names.number(wanted.slots)
+        kinds = None if wanted.types is None else kinds_of(wanted.types)
         assigned: list[Assignment] = []
         lost: list[int] = []
         for _ in range(_ROUNDS):
             homes = self._board.claimable(wanted)
-            floors = self._heads.of(homes)
+            floors, whole = self._heads.of(homes, kinds)
             if self._heads.wants_look(bool(floors)):
                 await self._look()
                 homes = self._board.claimable(wanted)
-                floors = self._heads.of(homes)
+                floors, whole = self._heads.of(homes, kinds)
             if not floors:
                 break
             slots, numbers = wanted.slots[len(assigned) :], workers[len(assigned) :]
@@ -83,7 +96,7 @@ class Claiming:
             assigned += got
             lost += missed
             self._contended = bool(missed)
-            if len(assigned) == len(wanted.slots) or not missed:
+            if len(assigned) == len(wanted.slots) or (not missed and whole):
                 break
         return assigned
 
@@ -92,12 +105,20 @@ class Claiming:
         change = self._board.changes
         began = time.perf_counter()
 
-        async def look(db: Any) -> tuple[Any, Any]:
-            return await db.fetch(SQL["queue_board"]), await db.fetch(SQL["heads"])
+        async def look(db: Any) -> tuple[Any, list[Found]]:
+            board = await db.fetch(SQL["queue_board"])
+            found = [tuple(row) for row in await db.fetch(SQL["heads"], MOST_KINDS)]
+            if more := crowded(found):
+                # Others by lot, so that each type has its turn.
+                start = random.randrange(-(1 << 63), 1 << 63)
+                columns = map(list, zip(*more, strict=True))
+                rows = await db.fetch(SQL["heads_after"], *columns, start, MOST_KINDS)
+                found += [tuple(row) for row in rows]
+            return board, found
 
-        board, heads = await self._runner.read("look", look)
+        board, found = await self._runner.read("look", look)
         self._board.read(board, change)
-        self._heads.looked([tuple(row) for row in heads], time.perf_counter() - began)
+        self._heads.looked(found, time.perf_counter() - began)
 
     async def _round(
         self,
@@ -112,7 +133,7 @@ class Claiming:
         limit = 2 * wanted if self._contended else wanted
         self._heads.begin()
         found = await self._candidates(floors, limit, lost)
-        order = self._in_order(homes, found, limit)
+        order = self._in_order(homes, found.rows, limit)
         if not order:
             for head in floors:
                 self._heads.advance(head, None)
@@ -128,17 +149,29 @@ class Claiming:
         last = max((n for n, one in enumerate(order) if one[1] in taken), default=-1)
         reached = len(order) if len(got) < wanted else last + 1
         missed = [one[1] for one in order[:reached] if one[1] not in taken]
-        self._advance(floors, found, limit, taken.union(missed))
+        self._advance(found, taken.union(missed))
+        if len(self._shares) > _MOST_SHARES:
+            self._shares.clear()
+        self._shares |= found.shares(taken)
         return got, missed
 
-    async def _candidates(
-        self, floors: dict[Head, int], limit: int, lost: list[int]
-    ) -> dict[Head, list[Candidate]]:
+    async def _candidates(self, floors: dict[Head, int], limit: int, lost: list[int]) -> Candidates:
+        """Enough of each level, but not as many of each type: the first ``limit`` are needed."""
+        found = Candidates(floors, limit, self._shares)
+        await self._read(found, floors, lost)
+        if short := found.short():
+            for head in short:
+                found.most[head] = limit
+            await self._read(found, {head: floors[head] for head in short}, lost)
+        return found
+
+    async def _read(self, found: Candidates, floors: dict[Head, int], lost: list[int]) -> None:
         arguments = (
-            [queue for queue, _ in floors],
-            [rank for _, rank in floors],
+            [queue for queue, _, _ in floors],
+            [rank for _, rank, _ in floors],
+            [kind for _, _, kind in floors],
             list(floors.values()),
-            limit,
+            [found.most[head] for head in floors],
             self._database.now(),
             lost,
         )
@@ -146,21 +179,25 @@ class Claiming:
         async def read(db: Any) -> Any:
             return await db.fetch(SQL["candidates"], *arguments)
 
-        found: dict[Head, list[Candidate]] = {head: [] for head in floors}
-        for queue, rank, seq, attempt in await self._runner.read("candidates", read):
-            found[queue, rank].append((rank, seq, queue, attempt))
-        return found
+        for head in floors:
+            found.rows[head] = []
+        for queue, rank, kind, seq, attempt in await self._runner.read("candidates", read):
+            found.rows[queue, rank, kind].append((rank, seq, queue, attempt))
 
     @staticmethod
     def _in_order(
         homes: dict[int, Home], found: dict[Head, list[Candidate]], limit: int
     ) -> list[Candidate]:
-        by_queue: dict[int, dict[int, list[Candidate]]] = {}
-        for (queue, rank), rows in found.items():
+        by_queue: dict[int, dict[int, list[list[Candidate]]]] = {}
+        for (queue, rank, _), rows in found.items():
             if rows:
-                by_queue.setdefault(queue, {})[rank] = rows
+                by_queue.setdefault(queue, {}).setdefault(rank, []).append(rows)
         laid: list[tuple[bool, list[Candidate]]] = []
-        for queue, levels in by_queue.items():
+        for queue, types in by_queue.items():
+            levels = {
+                rank: rows[0] if len(rows) == 1 else sorted(chain(*rows))[:limit]
+                for rank, rows in types.items()
+            }
             weights = homes[queue].weights
             if weights is None:
                 laid.append((False, [row for rank in sorted(levels) for row in levels[rank]]))
@@ -204,7 +241,7 @@ class Claiming:
                 seq,
                 str(job_id),
                 homes[queue].name,
-                kind,
+                type,
                 payload,
                 attempt,
                 lease,
@@ -218,24 +255,62 @@ class Claiming:
                 json.loads(labels) if labels else NO_LABELS,
             )
             for (
-                _, seq, job_id, queue, kind, payload, attempt, lease, rank, retry_count,
+                _, seq, job_id, queue, type, payload, attempt, lease, rank, retry_count,
                 max_retries, created_at, timeout, expires_in, labels,
             ) in rows
         ]  # fmt: skip
 
-    def _advance(
-        self,
-        floors: dict[Head, int],
-        found: dict[Head, list[Candidate]],
-        limit: int,
-        seen: set[int],
-    ) -> None:
-        for head in floors:
-            rows = found[head]
+    def _advance(self, found: Candidates, seen: set[int]) -> None:
+        for head, rows in found.rows.items():
             left = [seq for _, seq, _, _ in rows if seq not in seen]
             if left:
                 self._heads.advance(head, min(left))
-            elif len(rows) >= limit:
+            elif len(rows) >= found.most[head]:
                 self._heads.advance(head, rows[-1][1] + 1)
             else:
                 self._heads.advance(head, None)
+
+
+class Candidates:
+    """What was read of each head, and how much of it at most.
+
+    Where several types wait in one level, fewer jobs are read of each than are wanted: as many as
+    it had of the last ones, and some more.
+    """
+
+    def __init__(self, floors: Iterable[Head], limit: int, shares: Mapping[Head, float]) -> None:
+        self.rows: dict[Head, list[Candidate]] = {}
+        self._limit = limit
+        self._levels: dict[tuple[int, int], list[Head]] = {}
+        for head in floors:
+            self._levels.setdefault(head[:2], []).append(head)
+        self.most: dict[Head, int] = {}
+        for level in self._levels.values():
+            for head in level:
+                share = 1.0 if len(level) == 1 else shares.get(head, 1 / len(level))
+                self.most[head] = min(limit, int(1.25 * share * limit) + _A_FEW)
+
+    def short(self) -> list[Head]:
+        """The heads of which more may belong to the first jobs of their level."""
+        found: list[Head] = []
+        for level in self._levels.values():
+            cut = [head for head in level if self._cut(head)]
+            if cut:
+                seqs = sorted(row[1] for head in level for row in self.rows[head])
+                last = seqs[self._limit - 1] if len(seqs) >= self._limit else float("inf")
+                found += [head for head in cut if self.rows[head][-1][1] < last]
+        return found
+
+    def shares(self, taken: Container[int]) -> dict[Head, float]:
+        """Each head's part of what was taken of its level, where there are several."""
+        shares: dict[Head, float] = {}
+        for level in self._levels.values():
+            if len(level) > 1:
+                counts = {head: sum(row[1] in taken for row in self.rows[head]) for head in level}
+                total = sum(counts.values())
+                if total:
+                    shares.update((head, count / total) for head, count in counts.items())
+        return shares
+
+    def _cut(self, head: Head) -> bool:
+        return len(self.rows[head]) == self.most[head] < self._limit

@@ -1,26 +1,61 @@
-"""Where claimable jobs may be: by queue and priority, and from which number on.
+"""Where claimable jobs may be: by queue, priority and type, and from which number on.
 
 A claim leaves dead entries in the index of what is ready, and a long transaction anywhere in the
 database keeps them there. So a claim begins where the one before it found its first job, not at
 the beginning. Whoever makes a lower number claimable says so here; what came back (a retry, a
 delayed job) lies in a stretch of its own, which is always read from its beginning. A full look,
 now and then, catches what nobody told us.
+
+Clients choose types, so there may be very many. Of one queue and priority a look reads a limited
+number of them; such a level is crowded. A claim that names its types then looks for each of them
+itself; one that means all types gets those that were seen, some by lot, and nothing less urgent
+before the others were looked for.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Container, Iterable
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby
 
-Head = tuple[int, int]
-"""A queue's number, and 9 - priority: heads sort in claim order within a queue."""
+from jobqueue.core.job import MAX_PRIORITY
+from jobqueue.stores.postgres.board import Home
+
+Head = tuple[int, int, int]
+"""A queue's number, 9 - priority, and the number of a type. The first two are its level."""
+
+Found = tuple[int, int, int, int, int]
+"""What a look finds: queue, rank, 1 (fresh) or 2 (came back), a type's number, the first job."""
 
 NOTHING_NEW = (1 << 62) - 1
 """A floor above every number: only what came back is read."""
 
+MOST_KINDS = 200  # that a look or a claim reads of one level
+
+_MOST_HEADS = 20_000  # that are kept; beyond that a look says which
 _LOOK_INTERVAL = 0.5
 _SLOW_LOOK = 0.02
 _LOOK_SHARE = 20  # a look that is slow is made seldom: at most a twentieth of the time
+
+
+@lru_cache(maxsize=10_000)
+def kind_of(type: str) -> int:
+    """The number that stands for a type, as the function of this name in the database has it.
+
+    Two types would be taken for one if they had the same number: of 64 bits of SHA-256, a million
+    types have two alike once in thirty million databases.
+    """
+    digest = hashlib.sha256(type.encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8], signed=True)
+
+
+@lru_cache(maxsize=1_000)
+def kinds_of(types: frozenset[str]) -> frozenset[int]:
+    """The numbers of a claim's types."""
+    return frozenset(map(kind_of, types))
 
 
 class Heads:
@@ -29,12 +64,17 @@ class Heads:
     def __init__(self) -> None:
         self._floors: dict[Head, int] = {}
         self._meanwhile: dict[Head, int] = {}
+        self._crowded: set[tuple[int, int]] = set()
+        self._asked: set[Head] = set()  # of crowded levels, since the last look
         self._looked_at = float("-inf")
         self._look_took = 0.0
         self._forgotten = False  # since the claim or look under way began
 
     def lower(self, head: Head, seq: int = NOTHING_NEW) -> None:
         """Jobs from this number on may be claimable; without one, some that came back."""
+        if len(self._floors) >= _MOST_HEADS and head not in self._floors:
+            self.forget()
+            return
         self._floors[head] = min(seq, self._floors.get(head, seq))
         self._meanwhile[head] = min(seq, self._meanwhile.get(head, seq))
 
@@ -54,14 +94,67 @@ class Heads:
         self._meanwhile.clear()
         self._forgotten = False
 
-    def of(self, queues: Container[int]) -> dict[Head, int]:
-        """The heads of these queues that may have something, most urgent first."""
-        return dict(
-            sorted(
-                ((head, floor) for head, floor in self._floors.items() if head[0] in queues),
-                key=lambda entry: (entry[0][1], entry[0][0]),
-            )
+    def of(
+        self, homes: Mapping[int, Home], kinds: frozenset[int] | None
+    ) -> tuple[dict[Head, int], bool]:
+        """The heads of these queues and types that may have something, most urgent first.
+
+        False: there may be more of them, which are not to be passed over.
+        """
+        if self._crowded:
+            if kinds is None:
+                self._miss(homes)
+            else:
+                self._ask(homes, kinds)
+        heads = sorted(
+            (
+                (head, floor)
+                for head, floor in self._floors.items()
+                if head[0] in homes and (kinds is None or head[2] in kinds)
+            ),
+            key=lambda entry: (entry[0][1], entry[0][0]),
         )
+        if len(heads) <= MOST_KINDS and not (self._crowded and kinds is None):
+            return dict(heads), True
+        return self._some(heads, homes, kinds)
+
+    def _some(
+        self,
+        heads: Sequence[tuple[Head, int]],
+        homes: Mapping[int, Home],
+        kinds: frozenset[int] | None,
+    ) -> tuple[dict[Head, int], bool]:
+        """A limited number for each level: those where something came back, and the oldest."""
+        some: dict[Head, int] = {}
+        last = MAX_PRIORITY
+        whole = True
+        for (queue, rank), group in groupby(heads, key=lambda entry: entry[0][:2]):
+            shares = homes[queue].weights is not None
+            if rank > last and not shares:
+                continue
+            level = list(group)
+            if len(level) > MOST_KINDS:
+                level.sort(key=lambda entry: -1 if entry[1] == NOTHING_NEW else entry[1])
+            if len(level) > MOST_KINDS or (kinds is None and (queue, rank) in self._crowded):
+                whole = False
+                if not shares:
+                    last = rank
+            some.update(level[:MOST_KINDS])
+        return some, whole
+
+    def _miss(self, queues: Container[int]) -> None:
+        """Look again where the types that the last look saw are used up, and there were others."""
+        left = {head[:2] for head in self._floors}
+        if any(level[0] in queues and level not in left for level in self._crowded):
+            self.forget()
+
+    def _ask(self, queues: Container[int], kinds: frozenset[int]) -> None:
+        """Look for these types where the last look did not see all."""
+        for queue, rank in self._crowded:
+            if queue in queues:
+                for head in {(queue, rank, kind) for kind in kinds} - self._asked:
+                    self._asked.add(head)
+                    self._floors.setdefault(head, 0)
 
     def advance(self, head: Head, floor: int | None) -> None:
         """The claim saw everything below ``floor``; None: everything there is."""
@@ -82,12 +175,26 @@ class Heads:
             pause = max(pause, _LOOK_INTERVAL)
         return time.monotonic() >= self._looked_at + pause
 
-    def looked(self, found: Iterable[tuple[int, int, int | None]], took: float) -> None:
-        """A full look ended: it found these heads, each with its first fresh job."""
+    def looked(self, found: Sequence[Found], took: float) -> None:
+        """A full look ended, and found these."""
         if not self._forgotten:  # otherwise it may have looked too early
             self._looked_at = time.monotonic()
             self._look_took = took
-        floors = {(queue, prio): NOTHING_NEW if seq is None else seq for queue, prio, seq in found}
+        floors: dict[Head, int] = {}
+        for queue, rank, ready, kind, seq in found:
+            floors.setdefault((queue, rank, kind), NOTHING_NEW)
+            if ready == 1:
+                floors[queue, rank, kind] = seq
+        self._crowded = {place[:2] for place in crowded(found)}
+        self._asked.clear()
         for head, seq in self._meanwhile.items():
             floors[head] = min(seq, floors.get(head, seq))
         self._floors = floors
+
+
+def crowded(found: Sequence[Found]) -> list[tuple[int, int, int]]:
+    """Where a look may not have seen all types: queue, rank, fresh or not."""
+    if len(found) < MOST_KINDS:
+        return []
+    seen = Counter(one[:3] for one in found)
+    return [place for place, count in seen.items() if count >= MOST_KINDS]

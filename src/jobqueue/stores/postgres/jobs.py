@@ -86,10 +86,10 @@ class Jobs:
         if self._heads.slow:
             return {}
         fitting = fit(jobs, claims)
-        numbers = await self._names.number([worker for _, worker in fitting])
+        numbers = await self._names.number([worker for _, worker, _ in fitting])
         return {
-            n: Slot(worker, number, new_lease())
-            for (n, worker), number in zip(fitting, numbers, strict=True)
+            n: Slot(worker, number, new_lease(), claim.types)
+            for (n, worker, claim), number in zip(fitting, numbers, strict=True)
         }
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:

@@ -136,11 +136,7 @@ class Listener:
         try:
             name, what, said = json.loads(word)
             change = Change(what)
-            heads = (
-                None
-                if said is None
-                else {(int(queue), int(rank)): int(seq) for queue, rank, seq in said}
-            )
+            heads = None if said is None else _heads(said)
         except (ValueError, TypeError):
             # Somebody else's, or a newer version's: look at everything.
             self._heard(Change.WORK | Change.ENDED | Change.CONTROL, None)
@@ -156,6 +152,13 @@ async def _stay(raw: Any) -> None:
     while not raw.is_closed():
         if not await is_set_within(lost, _KEEPALIVE):
             await raw.fetchval("SELECT 1", timeout=_KEEPALIVE)
+
+
+def _heads(said: list[list[int]]) -> dict[Head, int] | None:
+    """Where there is work. A server of an older version does not say of which types: look."""
+    if any(len(one) == 3 for one in said):
+        return None
+    return {(int(queue), int(rank), int(kind)): int(seq) for queue, rank, kind, seq in said}
 
 
 def returned(heads: set[Head]) -> dict[Head, int]:

@@ -9,7 +9,7 @@
 -- walk through it, dead entries and all, rather than look up ten. An ANY can only be looked up.
 
 -- name: record_columns
--- What is written down for good of new jobs: a fragment, as the next two. {x} in a statement stands
+-- What is written down for good of new jobs: a fragment, as the next three. {x} in a statement stands
 -- for the block x.
 id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, created_at
 
@@ -19,13 +19,19 @@ t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json, coalesce(t.priorit
            coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
            coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
 
+-- name: record_returned
+-- Of the records just written. $15 is the number of their type, if it is the same for all.
+seq, id, queue, coalesce($15::bigint, kind_of(type)) AS kind, priority, max_retries, ttl,
+              timeout, run_at, created_at
+
 -- name: pending_rows
 -- The live rows, first events and counts of new jobs r, which all wait.
 l AS (
-    INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
-                          max_retries, timeout, run_at, expires_at, wake_at, updated_at)
-    SELECT seq, id, queue, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1, 1, 1,
-           0, 0, max_retries, timeout, run_at, created_at + ttl,
+    INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
+                          retry_count, max_retries, timeout, run_at, expires_at, wake_at,
+                          updated_at)
+    SELECT seq, id, queue, kind, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1,
+           1, 1, 0, 0, max_retries, timeout, run_at, created_at + ttl,
            least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl), created_at
     FROM r
 ), e AS (
@@ -40,7 +46,8 @@ l AS (
 -- is left out: the caller sees by the counts which. The lock keeps the queue from being deleted.
 -- $1 names of the queues, $2 now; of the jobs: $3 queue, $4 id, $5 type, $6 payload, $7 labels,
 -- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay. NULL for an array: no
--- job says anything; all queues and types are then the first of $1 and $14.
+-- job says anything; all queues and types are then the first of $1 and $14. $15: the number of the
+-- type, if all have one type.
 WITH home AS MATERIALIZED (
     SELECT id, name, max_retries, ttl, timeout FROM queues
     WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
@@ -56,11 +63,11 @@ WITH home AS MATERIALIZED (
     JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1])
     CROSS JOIN clock AS c
     ORDER BY t.n
-    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
+    RETURNING {record_returned}
 ), {pending_rows}
-SELECT r.queue, (SELECT name FROM home WHERE home.id = r.queue), 9 - r.priority, min(r.seq),
-       count(*)
-FROM r GROUP BY r.queue, r.priority
+SELECT r.queue, (SELECT name FROM home WHERE home.id = r.queue), 9 - r.priority, r.kind,
+       min(r.seq), count(*)
+FROM r GROUP BY r.queue, r.priority, r.kind
 
 -- name: submit_wide
 -- As "submit", for many queues: $3 has the place of each job's queue in $1. Our plans know no hash
@@ -93,28 +100,37 @@ WITH home AS MATERIALIZED (
     CROSS JOIN clock AS c
     WHERE h.place[f.found] = t.place
     ORDER BY t.n
-    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
+    RETURNING {record_returned}
 ), {pending_rows}
 SELECT r.queue, ($1::text[])[(SELECT place[array_position(id, r.queue)] FROM h)], 9 - r.priority,
-       min(r.seq), count(*)
-FROM r GROUP BY r.queue, r.priority
+       r.kind, min(r.seq), count(*)
+FROM r GROUP BY r.queue, r.priority, r.kind
 
 -- name: hand_off
--- (new) -> PENDING, and at once -> ASSIGNED where a slot is given and nothing else waits in the
--- queue: that is looked at here, not believed. As "submit", and $15 leases, $16 workers (0 = no
--- slot), $17 assignment timeout. One row for each job.
-WITH home AS MATERIALIZED (
-    SELECT id, name, max_retries, ttl, timeout,
-           NOT paused AND NOT EXISTS (
-               SELECT FROM job_live AS l WHERE l.queue = queues.id AND l.ready > 0) AS idle
-    FROM queues
+-- (new) -> PENDING, and at once -> ASSIGNED where a slot is given and nothing waits in the queue
+-- that the slots are meant for: that is looked at here, not believed. As "submit", and $16 leases,
+-- $17 workers (0 = no slot), $18 assignment timeout, $19 the types that the slots are meant for
+-- (NULL: all). One row for each job. A queue where very many types wait counts as busy.
+WITH RECURSIVE home AS MATERIALIZED (
+    SELECT id, name, max_retries, ttl, timeout, paused FROM queues
     WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
+), waiting AS (
+    SELECT n.*, 1 AS nth FROM home AS h CROSS JOIN LATERAL (
+        SELECT queue, prio, ready, kind FROM job_live WHERE queue = h.id AND ready > 0
+        ORDER BY queue, prio, ready, kind LIMIT 1) AS n
+    UNION ALL
+    SELECT n.*, w.nth + 1 FROM waiting AS w CROSS JOIN LATERAL (
+        SELECT queue, prio, ready, kind FROM job_live
+        WHERE ready > 0 AND (queue, prio, ready, kind) > (w.queue, w.prio, w.ready, w.kind)
+          AND queue <= w.queue
+        ORDER BY queue, prio, ready, kind LIMIT 1) AS n
+    WHERE w.kind <> ALL ($19::bigint[]) AND w.nth < 20
 ), clock AS MATERIALIZED (
     SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), t AS MATERIALIZED (
     SELECT * FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
                          $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
-                         $13::float8[], $15::text::bigint[], $16::text::int[])
+                         $13::float8[], $16::text::bigint[], $17::text::int[])
     WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl, timeout,
                          run_at, delay, lease, worker, n)
 ), r AS (
@@ -122,15 +138,18 @@ WITH home AS MATERIALIZED (
     SELECT {record_values}
     FROM t JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1]) CROSS JOIN clock AS c
     ORDER BY t.n
-    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
+    RETURNING {record_returned}
 ), g AS MATERIALIZED (
-    SELECT r.*, h.name, h.idle AND t.lease > 0 AS given, t.lease, t.worker
+    SELECT r.*, h.name, t.lease, t.worker,
+           t.lease > 0 AND NOT h.paused AND NOT EXISTS (
+               SELECT FROM waiting AS w WHERE w.queue = h.id
+               AND (coalesce(w.kind = ANY ($19::bigint[]), true) OR w.nth = 20)) AS given
     FROM r JOIN t ON t.id = r.id JOIN home AS h ON h.id = r.queue
 ), l AS (
-    INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt,
+    INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
                           retry_count, max_retries, timeout, run_at, expires_at, wake_at,
                           updated_at, lease, worker, due)
-    SELECT seq, id, queue, 9 - priority,
+    SELECT seq, id, queue, kind, 9 - priority,
            CASE WHEN given OR run_at > created_at THEN 0 ELSE 1 END,
            CASE WHEN given THEN 2 ELSE 1 END, CASE WHEN given THEN 2 ELSE 1 END,
            CASE WHEN given THEN 2 ELSE 1 END, CASE WHEN given THEN 1 ELSE 0 END, 0, max_retries,
@@ -138,7 +157,7 @@ WITH home AS MATERIALIZED (
            CASE WHEN NOT given THEN
                least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl) END,
            created_at, CASE WHEN given THEN lease END, CASE WHEN given THEN worker END,
-           CASE WHEN given THEN created_at + $17::float8 END
+           CASE WHEN given THEN created_at + $18::float8 END
     FROM g
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
@@ -151,12 +170,13 @@ WITH home AS MATERIALIZED (
     SELECT queue, count(*) FILTER (WHERE NOT given), count(*) FILTER (WHERE given)
     FROM g GROUP BY queue
 )
-SELECT id, seq, queue, name, 9 - priority, given, lease, max_retries, timeout, ttl, created_at
+SELECT id, seq, queue, name, 9 - priority, kind, given, lease, max_retries, timeout, ttl,
+       created_at
 FROM g
 
 -- name: handed_off
 -- After a hand-off whose answer was lost: what of it was given.
-SELECT l.id, l.seq, l.queue, q.name, l.prio, true, l.lease, l.max_retries, l.timeout,
+SELECT l.id, l.seq, l.queue, q.name, l.prio, l.kind, true, l.lease, l.max_retries, l.timeout,
        r.ttl, r.created_at
 FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq JOIN queues AS q ON q.id = l.queue
 WHERE l.worker = ANY ($1::int[]) AND l.lease = ANY ($2::bigint[])
@@ -208,9 +228,10 @@ WITH clock AS MATERIALIZED (
     JOIN queues AS q ON q.id = t.queue
     CROSS JOIN clock AS c
     ORDER BY t.n
-    RETURNING seq, id, queue, priority, max_retries, ttl, timeout, run_at, created_at
+    RETURNING {record_returned}
 ), {pending_rows}
-SELECT r.queue, NULL::text, 9 - r.priority, min(r.seq), count(*) FROM r GROUP BY r.queue, r.priority
+SELECT r.queue, NULL::text, 9 - r.priority, r.kind, min(r.seq), count(*)
+FROM r GROUP BY r.queue, r.priority, r.kind
 
 -- name: which_exist
 -- After a submit whose answer was lost: what of it was written. Only the latest stretches of the
@@ -221,43 +242,99 @@ CROSS JOIN generate_series(greatest(0, (SELECT max(seq) FROM job_record) - 41943
 JOIN job_record AS r ON (r.seq >> 20) = s.stretch AND r.id = t.id
 
 -- name: heads
--- A full look: where claimable jobs are, by queue and priority, and the first of them. Jumps from
--- one head to the next, so that a long queue costs no more than a short one.
+-- A full look: where claimable jobs are, by queue, priority, ready and type, and the first of each.
+-- Jumps from one to the next, so that a long queue costs no more than a short one. Of one queue and
+-- priority up to $1 types are read: the next jump then passes over the rest.
 WITH RECURSIVE head AS (
-    (SELECT queue, prio FROM job_live WHERE ready > 0 ORDER BY queue, prio LIMIT 1)
+    (SELECT queue, prio, ready, kind, seq, 1 AS nth FROM job_live WHERE ready > 0
+     ORDER BY queue, prio, ready, kind, seq LIMIT 1)
     UNION ALL
-    SELECT n.queue, n.prio FROM head AS h CROSS JOIN LATERAL (
-        SELECT queue, prio FROM job_live WHERE ready > 0 AND (queue, prio) > (h.queue, h.prio)
-        ORDER BY queue, prio LIMIT 1) AS n
+    SELECT n.*, CASE WHEN (n.queue, n.prio, n.ready) = (h.queue, h.prio, h.ready)
+                THEN h.nth + 1 ELSE 1 END
+    FROM head AS h CROSS JOIN LATERAL (
+        SELECT queue, prio, ready, kind, seq FROM job_live
+        WHERE ready > 0 AND (queue, prio, ready, kind)
+              > (h.queue, h.prio, h.ready,
+                 CASE WHEN h.nth < $1 THEN h.kind ELSE 9223372036854775807 END)
+        ORDER BY queue, prio, ready, kind, seq LIMIT 1) AS n
 )
-SELECT h.queue, h.prio, f.seq FROM head AS h LEFT JOIN LATERAL (
-    SELECT l.seq FROM job_live AS l
-    WHERE l.queue = h.queue AND l.prio = h.prio AND l.ready = 1 AND l.ready > 0
-    ORDER BY l.seq LIMIT 1) AS f ON true
+SELECT queue, prio, ready, kind, seq FROM head
+
+-- name: heads_after
+-- The same of single queues and priorities ($1 queue, $2 prio, $3 ready), each from a type $4 on:
+-- up to $5 types in all.
+WITH RECURSIVE head AS (
+    SELECT n.*, 1 AS nth
+    FROM unnest($1::int[], $2::smallint[], $3::smallint[]) AS s(queue, prio, ready)
+    CROSS JOIN LATERAL (
+        SELECT queue, prio, ready, kind, seq FROM job_live
+        WHERE ready > 0 AND queue = s.queue AND prio = s.prio AND ready = s.ready
+          AND kind >= $4::bigint
+        ORDER BY queue, prio, ready, kind, seq LIMIT 1) AS n
+    UNION ALL
+    SELECT n.*, h.nth + 1 FROM head AS h CROSS JOIN LATERAL (
+        SELECT queue, prio, ready, kind, seq FROM job_live
+        WHERE ready > 0 AND queue = h.queue AND prio = h.prio AND ready = h.ready
+          AND kind > h.kind
+        ORDER BY queue, prio, ready, kind, seq LIMIT 1) AS n
+    WHERE h.nth < $5
+)
+SELECT queue, prio, ready, kind, seq FROM head
+
+-- name: waiting_types
+-- The claimable jobs by type, of the queue $1 or of all, each head counted up to $2. A type's name is
+-- in the record of its first job. For BETWEEN see "candidates".
+WITH RECURSIVE head AS (
+    (SELECT queue, prio, ready, kind, seq FROM job_live
+     WHERE ready > 0 AND queue >= coalesce((SELECT id FROM queues WHERE name = $1), 0)
+     ORDER BY queue, prio, ready, kind, seq LIMIT 1)
+    UNION ALL
+    SELECT n.* FROM head AS h CROSS JOIN LATERAL (
+        SELECT queue, prio, ready, kind, seq FROM job_live
+        WHERE ready > 0 AND (queue, prio, ready, kind) > (h.queue, h.prio, h.ready, h.kind)
+          AND queue <= coalesce((SELECT id FROM queues WHERE name = $1), 2147483647)
+        ORDER BY queue, prio, ready, kind, seq LIMIT 1) AS n
+)
+SELECT q.name, r.type, least(sum(c.jobs), $2)::bigint
+FROM head AS h
+JOIN queues AS q ON q.id = h.queue AND NOT q.deleted
+JOIN job_record AS r ON r.seq = h.seq
+CROSS JOIN LATERAL (
+    SELECT count(*) AS jobs FROM (
+        SELECT FROM job_live AS l WHERE l.queue = h.queue AND l.prio = h.prio
+        AND l.ready = h.ready AND l.ready > 0 AND l.kind BETWEEN h.kind AND h.kind
+        ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT $2) AS x) AS c
+WHERE $1::text IS NULL OR q.name = $1
+GROUP BY q.name, r.type
 
 -- name: queue_board
 SELECT id, name, paused, deleted, retry_profile, priority_weights::text FROM queues
 
 -- name: candidates
--- What may be claimed next, without locks: for each head ($1 queue, $2 prio, $3 where to begin)
--- up to $4 jobs. $5 now, $6 jobs to leave out.
-SELECT c.queue, c.prio, c.seq, c.attempt
-FROM unnest($1::int[], $2::smallint[], $3::bigint[]) AS k(queue, prio, floor)
-CROSS JOIN (SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS t
+-- What may be claimed next, without locks: for each head ($1 queue, $2 prio, $3 type, $4 where to
+-- begin) up to $5 jobs. $6 now, $7 jobs to leave out. The type is asked for as a range: with an
+-- equation the order would be that of the primary key as well, and the planner may walk along that,
+-- through jobs of all types.
+SELECT c.queue, c.prio, c.kind, c.seq, c.attempt
+FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
+     AS k(queue, prio, kind, floor, most)
+CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS t
 CROSS JOIN LATERAL (
-    SELECT x.queue, x.prio, x.seq, x.attempt FROM (
-        (SELECT l.queue, l.prio, l.seq, l.attempt FROM job_live AS l
+    SELECT x.queue, x.prio, x.kind, x.seq, x.attempt FROM (
+        (SELECT l.queue, l.prio, l.kind, l.seq, l.attempt FROM job_live AS l
          WHERE l.queue = k.queue AND l.prio = k.prio AND l.ready = 1 AND l.ready > 0
-           AND l.seq >= k.floor AND (l.expires_at IS NULL OR l.expires_at > t.now)
-           AND l.seq <> ALL ($6::bigint[])
-         ORDER BY l.queue, l.prio, l.ready, l.seq LIMIT $4)
-        UNION ALL
-        (SELECT l.queue, l.prio, l.seq, l.attempt FROM job_live AS l
-         WHERE l.queue = k.queue AND l.prio = k.prio AND l.ready = 2 AND l.ready > 0
+           AND l.kind BETWEEN k.kind AND k.kind AND l.seq >= k.floor
            AND (l.expires_at IS NULL OR l.expires_at > t.now)
-           AND l.seq <> ALL ($6::bigint[])
-         ORDER BY l.queue, l.prio, l.ready, l.seq LIMIT $4)
-    ) AS x ORDER BY x.seq LIMIT $4
+           AND l.seq <> ALL ($7::bigint[])
+         ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT k.most)
+        UNION ALL
+        (SELECT l.queue, l.prio, l.kind, l.seq, l.attempt FROM job_live AS l
+         WHERE l.queue = k.queue AND l.prio = k.prio AND l.ready = 2 AND l.ready > 0
+           AND l.kind BETWEEN k.kind AND k.kind
+           AND (l.expires_at IS NULL OR l.expires_at > t.now)
+           AND l.seq <> ALL ($7::bigint[])
+         ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT k.most)
+    ) AS x ORDER BY x.seq LIMIT k.most
 ) AS c
 
 -- name: assign
@@ -375,13 +452,13 @@ SELECT n, 2::smallint, id, queue, worker, NULL::float8 FROM u
 SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lease,
        coalesce(l.worker, l.last_worker), l.cancel, l.deaths, l.timeout, l.run_at, l.expires_at,
        l.started_at, coalesce(l.wake_at, l.due), l.queue, l.id, l.error, l.reason, l.last_lease,
-       l.prio, coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+       l.prio, l.kind, coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
 FROM job_live AS l WHERE l.seq = ANY ($1::bigint[]) ORDER BY l.seq FOR UPDATE
 
 -- name: lock_ended
 SELECT e.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
        e.cancel, 0, r.timeout, e.run_at, NULL::float8, e.started_at, NULL::float8, e.queue, r.id,
-       e.error, e.reason, e.lease, 9 - r.priority,
+       e.error, e.reason, e.lease, 9 - r.priority, kind_of(r.type),
        coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
 FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq
 WHERE e.seq = ANY ($1::bigint[]) ORDER BY e.seq FOR UPDATE OF e
@@ -421,10 +498,10 @@ WITH d AS (
     WHERE e.seq = ANY (ARRAY[t.seq])
     RETURNING e.seq, e.attempt, e.started_at, t.version, t.reason
 )
-INSERT INTO job_live (seq, id, queue, prio, ready, state, reason, version, attempt, retry_count,
-                      max_retries, timeout, started_at, updated_at)
-SELECT d.seq, r.id, r.queue, 9 - r.priority, 2, 1, d.reason, d.version, d.attempt, 0,
-       r.max_retries, r.timeout, d.started_at, $4::float8
+INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
+                      retry_count, max_retries, timeout, started_at, updated_at)
+SELECT d.seq, r.id, r.queue, kind_of(r.type), 9 - r.priority, 2, 1, d.reason, d.version, d.attempt,
+       0, r.max_retries, r.timeout, d.started_at, $4::float8
 FROM d JOIN job_record AS r ON r.seq = d.seq
 
 -- name: insert_events
@@ -522,7 +599,7 @@ FROM (SELECT p.seq FROM job_live AS p
         AND (p.expires_at IS NULL OR p.expires_at > (SELECT now FROM c))
       ORDER BY p.wake_at LIMIT $2 FOR UPDATE OF p SKIP LOCKED) AS t
 WHERE l.seq = ANY (ARRAY[t.seq])
-RETURNING l.queue, l.prio
+RETURNING l.queue, l.prio, l.kind
 
 -- name: expire_keys
 DELETE FROM job_key WHERE (queue, key) IN (
@@ -853,12 +930,12 @@ SELECT id, name FROM worker_name WHERE id = ANY ($1::int[])
 -- name: register_worker
 -- A reconnect of the same incarnation does not undo an operator's drain.
 INSERT INTO workers AS w (id, incarnation, hostname, pid, concurrency, queues, version, link,
-                          status, registered_at, last_seen)
-SELECT $1, $2, $3, $4, $5, $6, $7, $9, 'ONLINE', c.now, c.now
+                          types, status, registered_at, last_seen)
+SELECT $1, $2, $3, $4, $5, $6, $7, $9, $10::text[], 'ONLINE', c.now, c.now
 FROM (SELECT coalesce(to_timestamp($8::float8), clock_timestamp()) AS now) AS c
 ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = excluded.hostname,
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
-    version = excluded.version, link = excluded.link,
+    version = excluded.version, link = excluded.link, types = excluded.types,
     registered_at = excluded.registered_at, last_seen = excluded.last_seen,
     status = CASE WHEN w.incarnation = excluded.incarnation AND w.status <> 'OFFLINE'
                   THEN w.status ELSE 'ONLINE' END
@@ -896,8 +973,8 @@ WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
 UPDATE workers SET status = $2 WHERE id = $1 RETURNING id
 
 -- name: workers
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, NULL, w.status,
-       extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link,
+       w.types, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0)
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (SELECT worker, count(*) FROM job_live WHERE worker IS NOT NULL GROUP BY worker) AS h
@@ -906,8 +983,8 @@ ORDER BY w.id
 
 -- name: workers_from
 -- As "workers", counting what they hold from $2 on.
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, NULL, w.status,
-       extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link,
+       w.types, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0)
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from jobqueue.core.job import Queue, QueueStats
+from jobqueue.core.job import Queue, QueueStats, WaitingType
 from jobqueue.core.store import Change
 from jobqueue.core.stream import QueueChange
 from jobqueue.stores.outbox_rows import queue_body
@@ -104,6 +104,13 @@ class Queues:
             return [row[0] for row in await db.fetch(SQL["unfinished"], queue, limit)]
 
         return await self._database.reading.read("unfinished", work)
+
+    async def waiting_types(self, count_to: int, queue: str | None) -> list[WaitingType]:
+        """See ``Store.waiting_types``."""
+        # Not among the other reads: their plans follow statistics, and may read all that waits.
+        return await self._database.writing.read(
+            "waiting_types", lambda db: reads.waiting_types(db, count_to, queue)
+        )
 
     async def stats(self, queue: str | None) -> list[QueueStats]:
         """See ``Store.stats``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobqueue.core.job import Event, Held, Job, QueueStats, Worker
+from jobqueue.core.job import Event, Held, Job, QueueStats, WaitingType, Worker
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.postgres.holding import Holding
@@ -131,6 +131,12 @@ async def history(db: Any, job_id: str) -> list[Event]:
 async def stats(db: Any, name: str | None) -> list[QueueStats]:
     """The figures that every write adds to."""
     return [stats_row(row) for row in await db.fetch(SQL["stats"], name)]
+
+
+async def waiting_types(db: Any, count_to: int, queue: str | None) -> list[WaitingType]:
+    """By queue and type."""
+    rows = await db.fetch(SQL["waiting_types"], queue, count_to)
+    return sorted((WaitingType(*row) for row in rows), key=lambda one: (one.queue, one.type))
 
 
 async def held(db: Any, worker_id: str | None, floor: int = 0) -> list[Held]:

@@ -17,6 +17,7 @@ from jobqueue.core.store import Rules
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.following import Position, snapshot
+from jobqueue.stores.postgres.heads import kind_of
 from jobqueue.stores.postgres.renumbering import including
 from jobqueue.stores.postgres.statements import REASON_NUMBERS, SQL, text
 
@@ -31,7 +32,7 @@ _RECORD = (
 _LIVE = (
     "seq", "id", "lease", "due", "wake_at", "run_at", "expires_at", "started_at", "updated_at",
     "timeout", "queue", "version", "attempt", "retry_count", "max_retries", "worker", "last_worker",
-    "prio", "ready", "state", "reason", "deaths", "cancel", "error",
+    "prio", "kind", "ready", "state", "reason", "deaths", "cancel", "error",
 )  # fmt: skip
 _ENDED = (
     "seq", "completed_at", "started_at", "run_at", "queue", "version", "attempt", "retry_count",
@@ -168,8 +169,8 @@ class _Batch:
             None if held else stands.due, job.run_at, job.expires_at, job.started_at,
             job.updated_at, job.timeout, self.queues[job.queue], job.version, job.attempt,
             job.retry_count, job.max_retries, worker if held else None, None if held else worker,
-            MAX_PRIORITY - job.priority, ready, int(job.state), REASON_NUMBERS[job.reason],
-            rebuilt.deaths, job.cancel_requested, text(job.error),
+            MAX_PRIORITY - job.priority, kind_of(job.type), ready, int(job.state),
+            REASON_NUMBERS[job.reason], rebuilt.deaths, job.cancel_requested, text(job.error),
         )  # fmt: skip
 
     def _ended(self, rebuilt: Rebuilt) -> Row:

@@ -25,6 +25,7 @@ from jobqueue.core.job import (
     QueueStats,
     TimeQuery,
     Transition,
+    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -346,6 +347,10 @@ class PostgresStore:
     async def stats(self, queue: str | None = None) -> list[QueueStats]:
         """See ``Store.stats``."""
         return await self._queues.stats(queue)
+
+    async def waiting_types(self, count_to: int, queue: str | None = None) -> list[WaitingType]:
+        """See ``Store.waiting_types``."""
+        return await self._queues.waiting_types(count_to, queue)
 
     # -- workers ---------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 from jobqueue.core.errors import InvalidArgument, JobQueueError, QueueFull, no_such_queue
 from jobqueue.core.job import NO_LABELS, Assignment, JobSpec, NewJob, SubmitResult
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
-from jobqueue.stores.postgres.heads import Heads
+from jobqueue.stores.postgres.heads import Head, Heads, kind_of, kinds_of
 from jobqueue.stores.postgres.statements import SQL, array, said
 
 FEW_QUEUES = 10  # of one write; for more, looking them up is cheaper than joining them
@@ -25,14 +25,15 @@ class Slot:
     worker: str
     number: int
     lease: int
+    types: frozenset[str] | None  # of its claim
 
 
-def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str]]:
+def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str, Claim]]:
     """Which jobs may go to which worker at once: the most urgent first, then in their order."""
     if len(jobs) > MOST_HANDED_OFF:
         return []
     left = [(claim, list(reversed(claim.slots))) for claim in claims]
-    fitting: list[tuple[int, str]] = []
+    fitting: list[tuple[int, str, Claim]] = []
     for n in sorted(range(len(jobs)), key=lambda n: (-jobs[n].spec.priority, n)):
         spec = jobs[n].spec
         if spec.key is not None:
@@ -41,8 +42,9 @@ def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str]
             continue
         for claim, slots in left:
             meant = ALL_QUEUES in claim.queues or spec.queue in claim.queues
-            if slots and meant and spec.queue not in claim.without:
-                fitting.append((n, slots.pop()))
+            known = claim.types is None or spec.type in claim.types
+            if slots and meant and known and spec.queue not in claim.without:
+                fitting.append((n, slots.pop(), claim))
                 break
     return fitting
 
@@ -55,6 +57,22 @@ def _queues(specs: Sequence[JobSpec], names: list[str], *, wide: bool) -> list[s
         return [spec.queue for spec in specs]
     place = {name: n for n, name in enumerate(names, 1)}
     return array(place[spec.queue] for spec in specs)
+
+
+def _kind(specs: Sequence[JobSpec]) -> int | None:
+    """The number of the jobs' type, if they have one type."""
+    first = specs[0].type
+    return kind_of(first) if all(spec.type == first for spec in specs) else None
+
+
+def _meant(slots: Sequence[Slot | None]) -> list[int] | None:
+    """The types that some of these slots are meant for; None: all."""
+    meant: set[int] = set()
+    for types in {slot.types for slot in slots if slot is not None}:
+        if types is None:
+            return None
+        meant |= kinds_of(types)
+    return list(meant)
 
 
 class Submitting:
@@ -81,7 +99,7 @@ class Submitting:
         self.results: list[SubmitResult | None] = [None] * len(jobs)
         self._draft: dict[int, SubmitResult] = {}  # of a transaction that may yet fail
         self._refuse_nul()
-        self.written: dict[tuple[int, int], int] = {}  # the first number by queue and rank
+        self.written: dict[Head, int] = {}  # the first number of each
 
     async def run(self, db: Any) -> None:
         """Write them."""
@@ -147,16 +165,17 @@ class Submitting:
             _queues(specs, names, wide=wide),
             *self._columns(places),
             specs[0].type,
+            _kind(specs),
         )
         if self._slots:
             return await self._hand_off(db, places, arguments)
         rows = await db.fetch(SQL["submit_wide" if wide else "submit"], *arguments)
         found = set()
         count = 0
-        for queue, name, rank, first, written in rows:
+        for queue, name, rank, kind, first, written in rows:
             found.add(name)
             count += written
-            self._wrote((queue, rank), first)
+            self._wrote((queue, rank, kind), first)
         if count == len(places):
             for n in places:
                 self.results[n] = SubmitResult.accepted(self._jobs[n].id)
@@ -178,18 +197,21 @@ class Submitting:
             array(0 if slot is None else slot.lease for slot in slots),
             array(0 if slot is None else slot.number for slot in slots),
             self._rules.assignment_timeout,
+            _meant(slots),
         )
         self._hand_over(places, rows)
         return [n for n in places if self.results[n] is None]
 
     def _hand_over(self, places: list[int], rows: Sequence[Any]) -> None:
         by_id = {self._jobs[n].id: n for n in places}
-        for job_id, seq, queue, name, rank, given, lease, retries, timeout, ttl, created in rows:
+        for (
+            job_id, seq, queue, name, rank, kind, given, lease, retries, timeout, ttl, created,
+        ) in rows:  # fmt: skip
             n = by_id[str(job_id)]
             job = self._jobs[n]
             self.results[n] = SubmitResult.accepted(job.id)
             if not given:
-                self._wrote((queue, rank), seq)
+                self._wrote((queue, rank, kind), seq)
                 continue
             spec = job.spec
             self.assigned.append(
@@ -217,7 +239,7 @@ class Submitting:
             said([spec.delay for spec in specs]),
         ]
 
-    def _wrote(self, head: tuple[int, int], first: int) -> None:
+    def _wrote(self, head: Head, first: int) -> None:
         self.written[head] = min(first, self.written.get(head, first))
 
     async def _submit_long(self, db: Any, places: list[int]) -> None:
@@ -264,9 +286,10 @@ class Submitting:
             *self._columns(admitted),
             [jobs[n].spec.key for n in admitted],
             jobs[admitted[0]].spec.type,
+            _kind([jobs[n].spec for n in admitted]),
         )
-        for queue, _, rank, first, _ in rows:
-            self._wrote((queue, rank), first)
+        for queue, _, rank, kind, first, _ in rows:
+            self._wrote((queue, rank, kind), first)
         for n in admitted:
             self._draft[n] = SubmitResult.accepted(jobs[n].id)
 

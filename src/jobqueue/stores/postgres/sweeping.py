@@ -97,7 +97,7 @@ class Sweeping:
             return await work(db)
 
         rows = await self._database.writing.write("promote", work, again=again)
-        heads = {(queue, rank) for queue, rank in rows}
+        heads = {(queue, rank, kind) for queue, rank, kind in rows}
         for head in heads:
             self._heads.lower(head)
         if heads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jobqueue.core.job import Held, Pulse, Worker, WorkerInfo, WorkerStatus
@@ -40,6 +40,7 @@ class Workers:
     async def register(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
         now = self._database.now()
+        types = None if info.types is None else sorted(_sayable(info.types))
         await self._names.number([info.id])
 
         async def work(db: Any) -> list[Held]:
@@ -50,7 +51,7 @@ class Workers:
                 await db.execute(
                     SQL["register_worker"],
                     info.id, info.incarnation, info.hostname, info.pid, info.concurrency,
-                    list(info.queues), info.version, now, info.link,
+                    list(info.queues), info.version, now, info.link, types,
                 )  # fmt: skip
                 if before is None or before == info.incarnation:
                     return []
@@ -168,6 +169,11 @@ class Workers:
         return await self._database.writing.write(
             "forget_worker", work, again=_or_gone(work, worker_id)
         )
+
+
+def _sayable(types: Iterable[str]) -> Iterator[str]:
+    """PostgreSQL's text has no NUL, and no job in it has a type with one."""
+    return (type for type in types if "\0" not in type)
 
 
 def _or_gone(remove: Work[bool], worker_id: str) -> Work[bool]:
