@@ -81,7 +81,7 @@ async def test_a_worker_that_registers_again_is_taken_as_it_now_is(rig: Rig):
     assert await rig.state(a) is State.PENDING
     assert old.got == new.got == []
     (worker,) = await rig.engine.list_workers()
-    assert worker.info.types == {"b"}
+    assert worker.info.types == frozenset("b")
 
 
 async def test_the_same_process_may_say_other_types(rig: Rig):

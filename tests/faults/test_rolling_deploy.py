@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -93,7 +93,7 @@ class Wait:
     worker_id: str
 
 
-def waits(jobs: dict[str, Job], events: Sequence[Event]) -> list[Wait]:
+def waits(jobs: Mapping[str, Job], events: Sequence[Event]) -> list[Wait]:
     since: dict[str, float] = {}
     found: dict[str, Wait] = {}
     for event in sorted(events, key=lambda event: event.version):

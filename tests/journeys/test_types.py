@@ -60,7 +60,7 @@ def server(machine: Machine) -> Any:
 
 def test_jobs_wait_until_the_worker_of_their_app_connects(machine: Machine, server: Any) -> None:
     ready = json.loads(server.line_with('"message": "ready'))
-    jobs = {"JOBS": f"grpc://{ready['grpc']}"}
+    url = f"grpc://{ready['grpc']}"
     machine.write("sums.py", SUMS)
     machine.write("mails.py", MAILS)
 
@@ -68,7 +68,7 @@ def test_jobs_wait_until_the_worker_of_their_app_connects(machine: Machine, serv
         return machine.succeed("jq-ctl", "--server", ready["grpc"], *command)
 
     # The server's pool leaves them alone, though it takes from the queue.
-    ids = machine.succeed("python", "sums.py", **jobs).split()
+    ids = machine.succeed("python", "sums.py", JOBS=url).split()
     status = ctl("job", "status", ids[0])
     assert "no connected worker takes type 'add' from queue 'default'" in status
     stats = ctl("queue", "stats", "default")
@@ -77,16 +77,16 @@ def test_jobs_wait_until_the_worker_of_their_app_connects(machine: Machine, serv
     assert line["message"].startswith("200 jobs of type 'add' waiting in queue 'default'")
 
     # Another app's worker on the same queue does not touch them either.
-    mailer = machine.start("jq-worker", "--server", ready["grpc"], "--app", "mails:app", **jobs)
+    mailer = machine.start("jq-worker", "--server", ready["grpc"], "--app", "mails:app", JOBS=url)
     mailer.line_with("ready: taking jobs")
-    *_, mail = machine.succeed("python", "mails.py", **jobs).split()
+    *_, mail = machine.succeed("python", "mails.py", JOBS=url).split()
     assert json.loads(ctl("--output", "json", "job", "status", mail))["queue"] == "default"
     depth = json.loads(ctl("--output", "json", "queue", "stats", "default"))["depth"]
     assert (depth["PENDING"], depth["DEAD_LETTERED"]) == (200, 0)
     assert "send" in ctl("worker", "list")
 
     # Their own worker runs them all, each at the first attempt.
-    adder = machine.start("jq-worker", "--server", ready["grpc"], "--app", "sums:app", **jobs)
+    adder = machine.start("jq-worker", "--server", ready["grpc"], "--app", "sums:app", JOBS=url)
     adder.line_with("ready: taking jobs")
     limit = patience.Limit(60)
     while True:

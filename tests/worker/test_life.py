@@ -37,7 +37,7 @@ async def test_a_worker_registers_and_offers_its_slots(server: FakeServer) -> No
     assert server.closed == 1
 
 
-BUILT_IN = {"", "echo", "fail", "simulate", "sleep", "taskqueue.v1"}
+BUILT_IN = frozenset({"", "echo", "fail", "simulate", "sleep", "taskqueue.v1"})
 
 
 async def test_a_worker_tells_the_types_that_it_knows(server: FakeServer) -> None:
@@ -45,7 +45,7 @@ async def test_a_worker_tells_the_types_that_it_knows(server: FakeServer) -> Non
 
     async with Worker(server, add):
         assert server.info is not None
-        assert server.info.types == {*BUILT_IN, "add"}
+        assert server.info.types == BUILT_IN | {"add"}
 
 
 async def test_a_worker_that_runs_a_program_takes_every_type(server: FakeServer) -> None:
@@ -73,7 +73,7 @@ async def test_tasks_that_are_defined_while_the_worker_runs_are_told(server: Fak
         await server.until(lambda: server.info is not None and "three" in (server.info.types or ()))
         await server.until(lambda: server.free == 2)
         assert server.info is not None
-        assert server.info.types == {*BUILT_IN, "wait", "one", "two", "three"}
+        assert server.info.types == BUILT_IN | {"wait", "one", "two", "three"}
         assert runtime.running == 1
         release.set()
         assert (await server.end(running)).move is Move.SUCCEED
