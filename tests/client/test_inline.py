@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -299,7 +300,7 @@ async def test_jobs_submitted_together_all_end(app: JobQueue) -> None:
         submits = [asyncio.create_task(one.submit(1)) for one in (keyed, keyed, slow)]
         many = asyncio.create_task(slow.submit_many([(2,), (3,)]))
         async with patience.timeout(30):
-            while [job.state for job in jobs] != [State.RUNNING] * 4:
+            while len(jobs) < 4 or any(job.state is not State.RUNNING for job in jobs[:3]):
                 await asyncio.sleep(0)
         reading = asyncio.create_task(app.job(jobs[3].id).result())
         release.set()
@@ -402,3 +403,38 @@ async def test_a_timeout_has_no_cause_and_a_failure_that_of_its_last_attempt(
             await (await broken.submit()).result()
         assert isinstance(failed.value.__cause__, ValueError)
         assert failed.value.__cause__.args == (2,)
+
+
+def test_threads_share_an_inline_block(app: JobQueue) -> None:
+    q = app.sync()
+
+    @app.task
+    def leaf(n: int) -> int:
+        return n
+
+    @app.task
+    def root(n: int) -> int:
+        return q.submit(leaf, n).result() * 10
+
+    with app.inline() as jobs, ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda n: q.submit(root, n).result(), range(20))) == [
+            n * 10 for n in range(20)
+        ]
+        assert [job.state for job in jobs] == [State.DONE] * 40
+
+
+async def test_a_def_handler_submits_while_others_do(app: JobQueue) -> None:
+    q = app.sync()
+
+    @app.task
+    def leaf(n: int) -> int:
+        return n
+
+    @app.task
+    def root(n: int) -> int:
+        return q.submit(leaf, n).result() * 10
+
+    async with app.inline():
+        submits = [task.submit(n) for n in range(5) for task in (leaf, root)]
+        jobs = await asyncio.gather(*submits)
+        assert [await job.result() for job in jobs] == [0, 0, 1, 10, 2, 20, 3, 30, 4, 40]

@@ -13,6 +13,7 @@ import dataclasses
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar, overload
@@ -28,6 +29,9 @@ from jobqueue.core.job import (
     Cancellation,
     Event,
     Job,
+    NewJob,
+    Outcome,
+    SubmitResult,
     Transition,
     WorkerInfo,
     WorkerStatus,
@@ -35,6 +39,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import HELD, TERMINAL, Move, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
+from jobqueue.engine.batching import Answer, Batcher, Call
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
@@ -44,6 +49,7 @@ from jobqueue.worker.registry import Registry
 T = TypeVar("T")
 
 _INSTANT = 1e-6  # after a time: the clock counts in microseconds
+_PAUSE = 0.005  # between two looks at a job that runs
 # What a handler may raise without ending more than its attempt.
 _OWN = (Exception, SystemExit, asyncio.CancelledError)
 
@@ -78,6 +84,9 @@ class InlineBackend(Engine):
         self._running: dict[str, Attempt] = {}
         self._raised: dict[str, BaseException] = {}
         self._attempts: set[asyncio.Task[None]] = set()
+        # The blocking client runs each call on a loop of its own, in any thread. It is held where
+        # the memory store is changed, which never gives the loop away.
+        self._turn = threading.Lock()
 
     # -- the port: handles reach it directly -----------------------------------------------
 
@@ -98,14 +107,22 @@ class InlineBackend(Engine):
 
     # -- where nothing happens by itself ---------------------------------------------------
 
+    async def prepare(self) -> None:
+        """See ``Engine.prepare``. A batch would wait for another thread's loop."""
+        await super().prepare()
+        self._submits = _Unbatched(self._flush_submits, limit=1, weigh=len)
+
     async def wait(self, job_id: str, timeout: float | None) -> Job:
         """Read a job; one that has not ended and does not run never would end."""
-        await self._run_ready()
-        job = await self.get(job_id)
-        if job.state in TERMINAL:
-            return job
-        if job.state in HELD:
-            return await super().wait(job_id, timeout)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            await self._run_ready()
+            job = await self.get(job_id)
+            if job.state in TERMINAL or (job.state in HELD and time.monotonic() >= deadline):
+                return job
+            if job.state not in HELD:
+                break
+            await asyncio.sleep(_PAUSE)  # another caller runs it, perhaps in another thread
         if not await self._takes():
             why = f"the worker {self._worker.id!r} was drained"
         elif job.type not in self._registry.types():
@@ -146,9 +163,10 @@ class InlineBackend(Engine):
         ]
         waiting.sort(key=lambda one: one[0])
         for at, _ in waiting:
-            await self._pass_to(at)
             # Handlers run at the end of it all: what they delay is not due before another call.
-            self._set_time(waiting[-1][0])
+            end = max(waiting[-1][0], self._time.now())
+            await self._pass_to(at)
+            self._set_time(end)
             await self._run_ready()
         ran = {job.id for job in self.submitted() if job.attempt}
         return sum(job_id in ran for _, job_id in waiting)
@@ -176,7 +194,9 @@ class InlineBackend(Engine):
         while await self._takes():
             own = self._worker
             claim = Claim(own.queues, (own.id,), types=own.types)
-            if assigned := await self._memory.claim([claim]):
+            with self._turn:
+                assigned = await self._memory.claim([claim])
+            if assigned:
                 # A caller that gives up waiting does not end the job, here as elsewhere.
                 attempt = asyncio.create_task(self._attempt(assigned[0]))
                 self._attempts.add(attempt)
@@ -189,8 +209,7 @@ class InlineBackend(Engine):
                 return
 
     async def _attempt(self, job: Assignment) -> None:
-        start = Transition.started(job.seq, job.lease)
-        if not (await self._write([start], by_worker=True))[0].applied:
+        if not await self._told(Transition.started(job.seq, job.lease)):
             return  # cancelled at this very moment
         definition = self._registry.get(job.type)
         assert definition is not None  # it was claimed by its type
@@ -200,13 +219,28 @@ class InlineBackend(Engine):
         self._raised.pop(job.id, None)
         if report.move is Move.FAIL and attempt.error is not None:
             self._raised[job.id] = attempt.error
-        await self._write([report], by_worker=True)
+        await self._told(report)
         if attempt.error is not None and not isinstance(attempt.error, _OWN):
             raise attempt.error  # an interrupt, or the verdict of a test
 
     def _advanced(self, lease: int, progress: Progress) -> None:
         own = self._worker
         self._memory.pulse(own.id, own.incarnation, [lease], [lease], {lease: progress})
+
+    async def _told(self, report: Transition) -> bool:
+        """Apply what a worker would report; False: it comes too late."""
+        (outcome,) = await self._write([report], by_worker=True)
+        return outcome.applied
+
+    async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
+        with self._turn:
+            return await super()._flush_submits(calls)
+
+    async def _write(
+        self, transitions: Sequence[Transition], *with_claims: Any, by_worker: bool = False
+    ) -> list[Outcome]:
+        with self._turn:
+            return await super()._write(transitions, *with_claims, by_worker=by_worker)
 
     async def _pass_to(self, at: float) -> None:
         """Let time pass, and make every move that is due then."""
@@ -268,6 +302,14 @@ class InlineBlock:
 
     async def __aexit__(self, *_: object) -> None:
         self.__exit__()
+
+
+class _Unbatched(Batcher[Call, Answer]):
+    """Writes each call at once."""
+
+    async def add(self, call: Call) -> Answer:
+        (answer,) = await self._flush([call])
+        return answer
 
 
 class _Listed(AsyncIterator[T]):

@@ -226,9 +226,9 @@ class Endings:
         )
 
     def cancelled(self, execution: Execution, report: Transition, unaware: bool) -> Transition:
-        """The handler ended with that report after a cancel, which it may not be ``unaware`` of.
+        """The handler ended with that report after it was asked to cancel.
 
-        A handler that finished without looking at its flag has done its work.
+        ``unaware``: it may have overlooked that. If it succeeded then, it has done its work.
         """
         job, context = execution.assignment, execution.context
         noticed = context is not None and context.cancel_noticed
