@@ -169,6 +169,18 @@ async def test_many_jobs_of_another_type_in_front(driver: Driver):
     assert await payloads(driver, 9, types={"a"}) == []
 
 
+async def test_a_thousand_types_are_merged_in_order(driver: Driver):
+    kinds = [f"t{n * 7 % 1_000}" for n in range(2_000)]
+    await driver.results(
+        *(spec(b"%d" % n, type=kind, priority=n % 3) for n, kind in enumerate(kinds))
+    )
+    order = sorted(range(2_000), key=lambda n: (-(n % 3), n))
+    assert await payloads(driver, 700) == order[:700]
+    odd = {f"t{n}" for n in range(1, 1_000, 2)}
+    left = [n for n in order[700:] if kinds[n] in odd]
+    assert await payloads(driver, 300, types=odd) == left[:300]
+
+
 async def test_waiting_types_are_counted_up_to_a_limit(driver: Driver):
     await driver.queue("r")
     await driver.results(*(spec(type="b", priority=n) for n in range(5)), spec(), spec(queue="r"))

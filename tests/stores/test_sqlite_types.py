@@ -73,16 +73,3 @@ async def test_other_types_do_not_make_a_claim_dearer_however_many_there_are(ope
     few = await steps_of(store, known)
     await store.submit(new(*(spec(type=f"t{n}", priority=9) for n in range(1_000))))
     assert await steps_of(store, known) == few
-
-
-async def test_a_thousand_types_are_merged_in_order(opened):
-    store: SqliteStore = await opened()
-    jobs = new(*(spec(type=f"t{n * 7 % 1_000}", priority=n % 3) for n in range(2_000)))
-    await store.submit(jobs)
-    wanted = sorted(range(2_000), key=lambda n: (-(n % 3), n))
-    got = await store.claim([Claim(("q",), ["w"] * 700)])
-    assert [one.id for one in got] == [jobs[n].id for n in wanted[:700]]
-    odd = frozenset(f"t{n}" for n in range(1, 1_000, 2))
-    left = [n for n in wanted[700:] if jobs[n].spec.type in odd]
-    got = await store.claim([Claim(("q",), ["w"] * 300, types=odd)])
-    assert [one.id for one in got] == [jobs[n].id for n in left[:300]]
