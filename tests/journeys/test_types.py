@@ -71,8 +71,9 @@ def test_jobs_wait_until_the_worker_of_their_app_connects(machine: Machine, serv
     ids = machine.succeed("python", "sums.py", JOBS=url).split()
     status = ctl("job", "status", ids[0])
     assert "no connected worker takes type 'add' from queue 'default'" in status
-    stats = ctl("queue", "stats", "default")
-    assert "add: 200" in stats
+    limit = patience.Limit(10)  # what is said of types may be a second old
+    while "add: 200" not in (stats := ctl("queue", "stats", "default")):
+        assert not limit.over, stats
     line = json.loads(server.line_with("waiting in queue"))
     assert line["message"].startswith("200 jobs of type 'add' waiting in queue 'default'")
 

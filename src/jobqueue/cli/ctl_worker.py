@@ -11,7 +11,6 @@ from jobqueue.cli.documents import worker_document
 from jobqueue.cli.program import examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.job import WorkerStatus
-from jobqueue.worker.registry import Registry
 
 app = typer.Typer(help="Look at workers, drain, take back and stop them.", no_args_is_help=True)
 _TYPES_SHOWN = 3
@@ -56,6 +55,8 @@ def list_workers(
 
 def _types(types: frozenset[str] | None) -> str:
     """A few of them, those that every worker has last."""
+    from jobqueue.worker.registry import Registry  # the other commands need no worker
+
     if types is None:
         return "*"
     builtin = set(Registry().names())
