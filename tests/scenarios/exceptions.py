@@ -8,9 +8,6 @@ INLINE_ORDER = "a job has ended before its submit returns: none can wait for a w
 INLINE_WATCH = "a job has ended before its submit returns: nobody can look at it while it runs"
 INLINE_APPS = "each app has jobs of its own: no other app's worker can take them"
 INLINE_WORKERS = "there are no workers: the app itself runs its jobs"
-INLINE_QUEUES = "operators' calls are not served inline: there is no queue that stands"
-INLINE_OPTIONS = "inline mode does not ask the task which errors it retries yet"
-INLINE_WAITS = "a retry is made at once: no job is seen waiting for it"
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("inline", "test_jobs_wait_for_the_worker"): INLINE_ORDER,
@@ -23,10 +20,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("inline", "test_progress_is_shown_while_the_job_runs_and_gone_with_its_end"): INLINE_WATCH,
     ("inline", "test_a_sync_handler_reports_progress"): INLINE_WATCH,
     ("inline", "test_the_next_attempt_begins_without_progress"): INLINE_WATCH,
-    ("inline", "test_only_what_the_task_retries_is_retried"): INLINE_OPTIONS,
-    ("inline", "test_a_task_says_how_long_its_retries_wait"): INLINE_WAITS,
-    ("inline", "test_the_servers_settings_hold_where_a_queue_says_nothing"): INLINE_WAITS,
-    ("inline", "test_a_queue_that_stands_is_changed"): INLINE_QUEUES,
+    ("inline", "test_a_queue_that_stands_is_changed"): INLINE_ORDER,
     (
         "inline",
         "test_options_of_a_declared_queue_hold_and_change_no_queue_that_exists",

@@ -247,8 +247,8 @@ def _next_of(
 
     def read(lowest: int, highest: int) -> list[Row]:
         if len(meant) == 1:
-            values = (queue.id, meant[0], lowest, highest, now, limit)
-            return connection.execute(SQL["claimable"], values).fetchall()
+            only = (queue.id, meant[0], lowest, highest, now, limit)
+            return connection.execute(SQL["claimable"], only).fetchall()
         values = (queue.id, lowest, highest, now)
         seqs = [row[1] for row in read_merged(connection, "claimable_seqs", values, limit, meant)]
         return sorted(read_marked(connection, "claimable_rows", seqs))
