@@ -40,9 +40,9 @@ class Home:
 
     __slots__ = ("depth", "failed", "queue", "ready", "run_seconds", "succeeded", "timed")
 
-    def __init__(self, queue: Queue, alive: Callable[[int], bool]) -> None:
+    def __init__(self, queue: Queue, type_of: Callable[[int], str | None]) -> None:
         self.queue = queue
-        self.ready = Ready(alive)
+        self.ready = Ready(type_of)
         self.depth = dict.fromkeys(State, 0)
         self.succeeded = 0
         self.failed = 0

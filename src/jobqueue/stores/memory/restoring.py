@@ -11,9 +11,9 @@ from jobqueue.core.restore import RestoredQueue, Standing
 from jobqueue.stores.memory.records import Entry, Home, Record
 
 
-def home_of(restored: RestoredQueue, alive: Callable[[int], bool]) -> Home:
+def home_of(restored: RestoredQueue, type_of: Callable[[int], str | None]) -> Home:
     """A queue with its figures, and no jobs yet."""
-    home = Home(replace(restored.queue), alive)
+    home = Home(replace(restored.queue), type_of)
     figures = restored.figures
     home.succeeded, home.failed = figures.succeeded, figures.failed
     home.run_seconds = figures.run_seconds

@@ -256,9 +256,10 @@ class MemoryStore:
                 assigned.append(self._assign(record, worker_id, now))
         return assigned
 
-    def _claimable(self, seq: int) -> bool:
+    def _claimable(self, seq: int) -> str | None:
+        """The type of a job that can be claimed; None: it cannot, or not any more."""
         record = self._by_seq.get(seq)
-        return record is not None and record.ready
+        return record.spec.type if record is not None and record.ready else None
 
     def _next(self, queues: list[Home], types: frozenset[str] | None, now: float) -> Record | None:
         while True:
@@ -332,7 +333,7 @@ class MemoryStore:
             self._held.pop(decision.lease, None)
         if before is State.PENDING and record.ready:
             record.ready = False
-            queue.ready.bury()
+            queue.ready.bury(record.spec.type)
         if record.state is State.PENDING:
             record.ready = True
             queue.ready.push(record.spec.priority, record.seq, record.spec.type)
