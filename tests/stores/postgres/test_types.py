@@ -225,6 +225,51 @@ async def test_the_most_urgent_of_very_many_types_come_first(open_store):
     assert got == [9] * 20 + [0] * 60
 
 
+@pytest.fixture
+async def crowded(store, few_kinds, monkeypatch) -> str:
+    """Jobs of twenty types, and one of these that a look passes over."""
+    monkeypatch.setattr(claiming.random, "randrange", lambda start, end: end - 1)
+    types = [f"type {n}" for n in range(20)]
+    await submit(store, *types, *types)
+    return max(types, key=kind_of)
+
+
+async def look_only_now(store: PostgresStore) -> None:
+    store._heads.forget()
+    assert await store.claim([Claim(("q",), ["w"], types=frozenset({"none"}))]) == []
+    store._heads._look_took = 3_600.0
+
+
+async def test_who_hears_of_a_new_job_knows_not_yet_which_waited_before(store, crowded):
+    await look_only_now(store)
+    await submit(store, crowded)
+    wanted = [Claim(("q",), ["w"] * 9, types=frozenset({crowded}))]
+    seqs = [one.seq for one in await store.claim(wanted)]
+    assert len(seqs) == 3
+    assert seqs == sorted(seqs)
+
+
+async def test_who_sees_a_job_that_came_back_knows_not_yet_of_fresh_ones(store, crowded):
+    known = frozenset({crowded})
+    (held,) = await store.claim([Claim(("q",), ["w"], types=known)])
+    await store.apply([Transition.handed_back(held.seq, held.lease)])
+    await look_only_now(store)
+    seqs = [one.seq for one in await store.claim([Claim(("q",), ["w"] * 3, types=known)])]
+    assert len(seqs) == 2
+    assert seqs[0] == held.seq
+
+
+@pytest.mark.usefixtures("crowded")
+async def test_types_that_nothing_waits_of_do_not_keep_a_claim_from_the_others(store):
+    await look_only_now(store)
+    known = frozenset(f"type {n}" for n in range(500))
+    for slots in (3, 17, 20):
+        wanted = [Claim(("q",), ["w"] * slots, types=known)]
+        seqs = [one.seq for one in await store.claim(wanted)]
+        assert len(seqs) == slots
+        assert seqs == sorted(seqs)
+
+
 def test_what_is_said_of_very_many_types_is_bounded(monkeypatch):
     monkeypatch.setattr(heads, "_MOST_HEADS", 100)
     floors = Heads()
