@@ -186,8 +186,9 @@ async def test_a_paused_queue_hands_nothing_off(store):
 
 @pytest.fixture
 def few_kinds(monkeypatch) -> None:
+    monkeypatch.setattr(heads, "_MOST_READ", 5)
     for module in (heads, claiming):
-        monkeypatch.setattr(module, "MOST_KINDS", 5)
+        monkeypatch.setattr(module, "MOST_SEEN", 5)
 
 
 @pytest.mark.usefixtures("few_kinds")
@@ -223,6 +224,15 @@ async def test_the_most_urgent_of_very_many_types_come_first(open_store):
 
     await until(all_got)
     assert got == [9] * 20 + [0] * 60
+
+
+async def test_who_takes_all_of_many_types_takes_the_oldest_first(store, monkeypatch):
+    monkeypatch.setattr(heads, "_MOST_READ", 5)
+    types = [f"type {n}" for n in range(20)]
+    await submit(store, *types, *types)
+    for first, slots in ((0, 3), (3, 27), (30, 10)):
+        store._heads.forget()
+        assert await payloads(store, slots) == [n % 40 for n in range(first, first + slots)]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from jobqueue.core.weights import by_weight, merge_queues
 from jobqueue.stores.postgres.board import Board, Home
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import (
-    MOST_KINDS,
+    MOST_SEEN,
     Chosen,
     Found,
     Head,
@@ -115,12 +115,12 @@ class Claiming:
 
         async def look(db: Any) -> tuple[Any, list[Found]]:
             board = await db.fetch(SQL["queue_board"])
-            found = [tuple(row) for row in await db.fetch(SQL["heads"], MOST_KINDS)]
+            found = [tuple(row) for row in await db.fetch(SQL["heads"], MOST_SEEN)]
             if more := crowded(found):
                 # Others by lot, so that each type has its turn.
                 start = random.randrange(-(1 << 63), 1 << 63)
                 columns = map(list, zip(*more, strict=True))
-                rows = await db.fetch(SQL["heads_after"], *columns, start, MOST_KINDS)
+                rows = await db.fetch(SQL["heads_after"], *columns, start, MOST_SEEN)
                 found += [tuple(row) for row in rows]
             return board, found
 

@@ -36,7 +36,8 @@ Found = tuple[int, int, int, int, int]
 NOTHING_NEW = (1 << 62) - 1
 """A floor above every number: only what came back is read."""
 
-MOST_KINDS = 200  # that a look or a claim reads of one level
+MOST_SEEN = 2_000  # types of one level that a look sees
+_MOST_READ = 200  # of those that a claim reads at a time
 
 _MOST_HEADS = 20_000  # that are kept; beyond that a look says which
 _LOOK_INTERVAL = 0.5
@@ -117,7 +118,7 @@ class Heads:
             ),
             key=lambda entry: (entry[0][1], entry[0][0]),
         )
-        if len(heads) <= MOST_KINDS and not (self._crowded and kinds is None):
+        if len(heads) <= _MOST_READ and not (self._crowded and kinds is None):
             return Chosen(dict(heads), True, {})
         return self._some(heads, homes, kinds)
 
@@ -137,14 +138,14 @@ class Heads:
             if rank > last and not shares:
                 continue
             level = list(group)
-            if len(level) > MOST_KINDS:
+            if len(level) > _MOST_READ:
                 level.sort(key=lambda entry: -1 if entry[1] == NOTHING_NEW else entry[1])
-                ends[queue, rank] = level[MOST_KINDS][1]
-            if len(level) > MOST_KINDS or (kinds is None and (queue, rank) in self._crowded):
+                ends[queue, rank] = level[_MOST_READ][1]
+            if len(level) > _MOST_READ or (kinds is None and (queue, rank) in self._crowded):
                 whole = False
                 if not shares:
                     last = rank
-            some.update(level[:MOST_KINDS])
+            some.update(level[:_MOST_READ])
         return Chosen(some, whole, ends)
 
     def _miss(self, queues: Container[int]) -> None:
@@ -214,7 +215,7 @@ def _floors(found: Sequence[Found]) -> dict[Head, int]:
 
 def crowded(found: Sequence[Found]) -> list[tuple[int, int, int]]:
     """Where a look may not have seen all types: queue, rank, fresh or not."""
-    if len(found) < MOST_KINDS:
+    if len(found) < MOST_SEEN:
         return []
     seen = Counter(one[:3] for one in found)
-    return [place for place, count in seen.items() if count >= MOST_KINDS]
+    return [place for place, count in seen.items() if count >= MOST_SEEN]
