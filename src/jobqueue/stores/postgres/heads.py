@@ -8,8 +8,8 @@ now and then, catches what nobody told us.
 
 Clients choose types, so there may be very many. Of one queue and priority a look reads a limited
 number of them; such a level is crowded. A claim that names its types then asks for those of them
-that were not seen; one that means all types gets those that were seen, some by lot, and nothing less
-urgent before the others were looked for.
+that were not seen; one that means all types gets those that were seen, some by lot, and nothing
+less urgent before the others were looked for.
 """
 
 from __future__ import annotations
