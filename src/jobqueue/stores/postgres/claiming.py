@@ -216,8 +216,7 @@ class Claiming:
         laid: list[tuple[bool, list[Candidate]]] = []
         for queue, types in by_queue.items():
             levels = {
-                rank: _merge(rows, limit, ends.get((queue, rank)))
-                for rank, rows in types.items()
+                rank: _merge(rows, limit, ends.get((queue, rank))) for rank, rows in types.items()
             }
             weights = homes[queue].weights
             if weights is None:
