@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter
 
 import asyncpg
@@ -238,7 +239,7 @@ async def test_who_takes_all_of_many_types_takes_the_oldest_first(store, monkeyp
 @pytest.fixture
 async def crowded(store, few_kinds, monkeypatch) -> str:
     """Jobs of twenty types, and one of these that a look passes over."""
-    monkeypatch.setattr(claiming.random, "randrange", lambda start, end: end - 1)
+    monkeypatch.setattr(random, "randrange", lambda start, end: end - 1)
     types = [f"type {n}" for n in range(20)]
     await submit(store, *types, *types)
     return max(types, key=kind_of)
