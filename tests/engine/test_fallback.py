@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobqueue.core.job import QueueSpec
+from jobqueue.core.job import JobSpec, QueueSpec
 from tests.engine.rig import Rig
 
 
@@ -41,3 +41,34 @@ async def test_two_pools_do_not_wait_for_each_other(rig: Rig):
     await rig.submit()
     await rig.submit()
     assert len(await one.gets(1)) == len(await two.gets(1)) == 1
+
+
+async def test_the_pool_takes_over_at_once_when_the_other_worker_is_drained(open_rig):
+    """Without the safety net: at once."""
+    rig: Rig = await open_rig(interval=3_600.0)
+    pool = await rig.worker("pool", slots=2, fallback=True)
+    mine = await rig.worker("mine", slots=1)
+    ids = [await rig.submit() for _ in range(2)]
+    assert [a.id for a in await mine.gets(1)] == ids[:1]
+    await rig.engine.drain_worker("mine")
+    assert (await pool.gets_one()).id == ids[1]
+
+
+async def test_the_pool_takes_over_at_once_when_the_other_worker_drains_itself(open_rig):
+    rig: Rig = await open_rig(interval=3_600.0)
+    pool = await rig.worker("pool", slots=2, fallback=True)
+    mine = await rig.worker("mine", slots=1)
+    ids = [await rig.submit() for _ in range(2)]
+    assert [a.id for a in await mine.gets(1)] == ids[:1]
+    await mine.link.drain()
+    assert (await pool.gets_one()).id == ids[1]
+
+
+async def test_the_pool_takes_over_at_once_what_a_worker_knows_no_more(open_rig):
+    rig: Rig = await open_rig(interval=3_600.0)
+    pool = await rig.worker("pool", slots=2, fallback=True, types=frozenset({"a", "b"}))
+    await rig.worker("mine", slots=1, types=frozenset({"a", "c"}))
+    await rig.engine.submit([JobSpec(payload=b"x", type="b")])
+    assert pool.got == []
+    await rig.worker("mine", types=frozenset({"c"}))  # and has no free slot
+    assert (await pool.gets_one()).type == "b"

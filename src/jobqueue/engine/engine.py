@@ -452,6 +452,7 @@ class Engine(OperatorCalls):
         replaced = self._scheduler.sessions.add(session)
         if replaced is not None:
             replaced.open = False
+            self._scheduler.wake()  # it may know less than before, and a fallback has the rest
         self._unserved.workers_changed()
         return EngineLink(session, self._store, self._scheduler, self._reports.add, self._pulses)
 

@@ -104,8 +104,7 @@ class EngineLink:
 
     async def drain(self) -> None:
         """See ``Link.drain``."""
-        self._session.drained = True
-        self._session.free = 0
+        self._scheduler.withdraw(self._session)
         await self._session.settle()
 
     async def close(self) -> None:

@@ -109,8 +109,13 @@ class Scheduler:
     def tell(self, session: Session, status: WorkerStatus) -> None:
         """An operator wants this of a worker connected here."""
         session.tell(status)
-        if session.open:
-            self.wake()  # it has slots again
+        self.wake()  # it has slots again, or leaves its queues to a fallback
+
+    def withdraw(self, session: Session) -> None:
+        """A worker takes its slots back; a fallback may have its queues."""
+        session.drained = True
+        session.free = 0
+        self.wake()
 
     def dismiss(self, worker_id: str) -> None:
         """A worker is OFFLINE: it gets nothing before it registers again."""

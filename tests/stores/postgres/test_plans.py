@@ -16,6 +16,7 @@ from jobqueue.core.progress import Progress
 from jobqueue.core.store import Claim, JobFilter
 from jobqueue.stores.postgres import heads, holding, streaming
 from jobqueue.stores.postgres.following import Position, Snapshot
+from jobqueue.stores.postgres.heads import kind_of
 from jobqueue.stores.postgres.statements import SQL
 from tests.stores.driver import accept, new, spec, worker
 from tests.stores.postgres.plans import watch
@@ -80,6 +81,7 @@ async def everything(store) -> None:
     assert await store.delete_job(two.id) is State.DONE
     known = [Claim(("q",), ["w"], types=frozenset({"known", "rare"}))]
     assert await store.claim(known) == []
+    await store._claiming._ask([(1, 9, kind_of(type)) for type in ("known", "", "rare")])
     await store.waiting_types(100)
     for _ in range(2):  # at once, and after a look
         (one,) = (await store.submit(new(spec(type="known")), known)).assigned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter
 
 import asyncpg
@@ -186,8 +187,9 @@ async def test_a_paused_queue_hands_nothing_off(store):
 
 @pytest.fixture
 def few_kinds(monkeypatch) -> None:
+    monkeypatch.setattr(heads, "_MOST_READ", 5)
     for module in (heads, claiming):
-        monkeypatch.setattr(module, "MOST_KINDS", 5)
+        monkeypatch.setattr(module, "MOST_SEEN", 5)
 
 
 @pytest.mark.usefixtures("few_kinds")
@@ -223,6 +225,60 @@ async def test_the_most_urgent_of_very_many_types_come_first(open_store):
 
     await until(all_got)
     assert got == [9] * 20 + [0] * 60
+
+
+async def test_who_takes_all_of_many_types_takes_the_oldest_first(store, monkeypatch):
+    monkeypatch.setattr(heads, "_MOST_READ", 5)
+    types = [f"type {n}" for n in range(20)]
+    await submit(store, *types, *types)
+    for first, slots in ((0, 3), (3, 27), (30, 10)):
+        store._heads.forget()
+        assert await payloads(store, slots) == [n % 40 for n in range(first, first + slots)]
+
+
+@pytest.fixture
+async def crowded(store, few_kinds, monkeypatch) -> str:
+    """Jobs of twenty types, and one of these that a look passes over."""
+    monkeypatch.setattr(random, "randrange", lambda start, end: end - 1)
+    types = [f"type {n}" for n in range(20)]
+    await submit(store, *types, *types)
+    return max(types, key=kind_of)
+
+
+async def look_only_now(store: PostgresStore) -> None:
+    store._heads.forget()
+    assert await store.claim([Claim(("q",), ["w"], types=frozenset({"none"}))]) == []
+    store._heads._look_took = 3_600.0
+
+
+async def test_who_hears_of_a_new_job_knows_not_yet_which_waited_before(store, crowded):
+    await look_only_now(store)
+    await submit(store, crowded)
+    wanted = [Claim(("q",), ["w"] * 9, types=frozenset({crowded}))]
+    seqs = [one.seq for one in await store.claim(wanted)]
+    assert len(seqs) == 3
+    assert seqs == sorted(seqs)
+
+
+async def test_who_sees_a_job_that_came_back_knows_not_yet_of_fresh_ones(store, crowded):
+    known = frozenset({crowded})
+    (held,) = await store.claim([Claim(("q",), ["w"], types=known)])
+    await store.apply([Transition.handed_back(held.seq, held.lease)])
+    await look_only_now(store)
+    seqs = [one.seq for one in await store.claim([Claim(("q",), ["w"] * 3, types=known)])]
+    assert len(seqs) == 2
+    assert seqs[0] == held.seq
+
+
+@pytest.mark.usefixtures("crowded")
+async def test_types_that_nothing_waits_of_do_not_keep_a_claim_from_the_others(store):
+    await look_only_now(store)
+    known = frozenset(f"type {n}" for n in range(500))
+    for slots in (3, 17, 20):
+        wanted = [Claim(("q",), ["w"] * slots, types=known)]
+        seqs = [one.seq for one in await store.claim(wanted)]
+        assert len(seqs) == slots
+        assert seqs == sorted(seqs)
 
 
 def test_what_is_said_of_very_many_types_is_bounded(monkeypatch):

@@ -230,3 +230,14 @@ async def test_a_job_that_is_claimed_already_is_not_moved(open_store, client):
     again: RedisStore = await open_store()
     assert not await client.exists("{jq}:ready:q")
     assert await again.claim(claim(1)) == []
+
+
+async def test_what_a_server_of_an_earlier_version_ended_is_not_claimed(open_store, client):
+    """It takes a cancelled job out of the set that it knows, and cleans up after it."""
+    store: RedisStore = await open_store()
+    jobs = new(*(spec(type="a") for _ in range(3)))
+    await store.submit(jobs)
+    await client.hset(f"{{jq}}:job:{jobs[0].id}", "status", "DEAD_LETTERED")
+    await client.delete(f"{{jq}}:job:{jobs[1].id}")
+    assert [one.id for one in await store.claim(claim(3, "a"))] == [jobs[2].id]
+    await check_index(client)

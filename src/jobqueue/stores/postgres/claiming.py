@@ -22,10 +22,12 @@ from jobqueue.core.weights import by_weight, merge_queues
 from jobqueue.stores.postgres.board import Board, Home
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import (
-    MOST_KINDS,
+    MOST_SEEN,
+    Chosen,
     Found,
     Head,
     Heads,
+    Level,
     crowded,
     kinds_of,
 )
@@ -33,7 +35,7 @@ from jobqueue.stores.postgres.statements import SQL, array
 from jobqueue.stores.postgres.worker_names import WorkerNames
 
 _log = logging.getLogger("jobqueue.stores.postgres")
-_ROUNDS = 4  # of one claim that others got in the way of
+_ROUNDS = 4  # of one claim that others got in the way of, or that found nothing
 _A_FEW = 4  # candidates of each type, beyond its share
 _MOST_SHARES = 10_000
 
@@ -82,22 +84,28 @@ class Claiming:
         kinds = None if wanted.types is None else kinds_of(wanted.types)
         assigned: list[Assignment] = []
         lost: list[int] = []
-        for _ in range(_ROUNDS):
+        rounds = _ROUNDS
+        while rounds:
             homes = self._board.claimable(wanted)
-            floors, whole = self._heads.of(homes, kinds)
-            if self._heads.wants_look(bool(floors)):
+            chosen = self._heads.of(homes, kinds)
+            if self._heads.wants_look(bool(chosen.floors)):
                 await self._look()
                 homes = self._board.claimable(wanted)
-                floors, whole = self._heads.of(homes, kinds)
-            if not floors:
+                chosen = self._heads.of(homes, kinds)
+            if unknown := self._heads.unknown(homes, kinds):
+                await self._ask(unknown)
+                chosen = self._heads.of(homes, kinds)
+            if not chosen.floors:
                 break
             slots, numbers = wanted.slots[len(assigned) :], workers[len(assigned) :]
-            got, missed = await self._round(homes, floors, slots, numbers, lost)
+            got, missed = await self._round(homes, chosen, slots, numbers, lost)
             assigned += got
             lost += missed
             self._contended = bool(missed)
-            if len(assigned) == len(wanted.slots) or (not missed and whole):
+            if len(assigned) == len(wanted.slots) or (not missed and chosen.whole):
                 break
+            if missed or not got:
+                rounds -= 1
         return assigned
 
     async def _look(self) -> None:
@@ -107,12 +115,12 @@ class Claiming:
 
         async def look(db: Any) -> tuple[Any, list[Found]]:
             board = await db.fetch(SQL["queue_board"])
-            found = [tuple(row) for row in await db.fetch(SQL["heads"], MOST_KINDS)]
+            found = [tuple(row) for row in await db.fetch(SQL["heads"], MOST_SEEN)]
             if more := crowded(found):
                 # Others by lot, so that each type has its turn.
                 start = random.randrange(-(1 << 63), 1 << 63)
                 columns = map(list, zip(*more, strict=True))
-                rows = await db.fetch(SQL["heads_after"], *columns, start, MOST_KINDS)
+                rows = await db.fetch(SQL["heads_after"], *columns, start, MOST_SEEN)
                 found += [tuple(row) for row in rows]
             return board, found
 
@@ -120,10 +128,20 @@ class Claiming:
         self._board.read(board, change)
         self._heads.looked(found, time.perf_counter() - began)
 
+    async def _ask(self, unknown: Sequence[Head]) -> None:
+        """All at once: those that have nothing must not use up the rounds."""
+        self._heads.begin()
+        arguments = [list(column) for column in zip(*unknown, strict=True)]
+
+        async def ask(db: Any) -> list[Found]:
+            return [tuple(row) for row in await db.fetch(SQL["heads_of"], *arguments)]
+
+        self._heads.asked(unknown, await self._runner.read("ask", ask))
+
     async def _round(
         self,
         homes: dict[int, Home],
-        floors: dict[Head, int],
+        chosen: Chosen,
         slots: Sequence[str],
         workers: Sequence[int],
         lost: list[int],
@@ -132,10 +150,10 @@ class Claiming:
         wanted = len(slots)
         limit = 2 * wanted if self._contended else wanted
         self._heads.begin()
-        found = await self._candidates(floors, limit, lost)
-        order = self._in_order(homes, found.rows, limit)
+        found = await self._candidates(chosen.floors, limit, lost)
+        order = self._in_order(homes, found.rows, limit, chosen.ends)
         if not order:
-            for head in floors:
+            for head in chosen.floors:
                 self._heads.advance(head, None)
             return [], []
         advised = order
@@ -186,7 +204,10 @@ class Claiming:
 
     @staticmethod
     def _in_order(
-        homes: dict[int, Home], found: dict[Head, list[Candidate]], limit: int
+        homes: dict[int, Home],
+        found: dict[Head, list[Candidate]],
+        limit: int,
+        ends: Mapping[Level, int],
     ) -> list[Candidate]:
         by_queue: dict[int, dict[int, list[list[Candidate]]]] = {}
         for (queue, rank, _), rows in found.items():
@@ -195,8 +216,7 @@ class Claiming:
         laid: list[tuple[bool, list[Candidate]]] = []
         for queue, types in by_queue.items():
             levels = {
-                rank: rows[0] if len(rows) == 1 else sorted(chain(*rows))[:limit]
-                for rank, rows in types.items()
+                rank: _merge(rows, limit, ends.get((queue, rank))) for rank, rows in types.items()
             }
             weights = homes[queue].weights
             if weights is None:
@@ -269,6 +289,15 @@ class Claiming:
                 self._heads.advance(head, rows[-1][1] + 1)
             else:
                 self._heads.advance(head, None)
+
+
+def _merge(types: list[list[Candidate]], limit: int, end: int | None) -> list[Candidate]:
+    """The next jobs of one level, up to where a type that was not read may have an older one."""
+    rows = types[0] if len(types) == 1 else sorted(chain(*types))[:limit]
+    if end is None:
+        return rows
+    # Nothing before it: others took what the floors promise. Better these than none.
+    return [row for row in rows if row[1] < end] or rows
 
 
 class Candidates:

@@ -7,9 +7,9 @@ delayed job) lies in a stretch of its own, which is always read from its beginni
 now and then, catches what nobody told us.
 
 Clients choose types, so there may be very many. Of one queue and priority a look reads a limited
-number of them; such a level is crowded. A claim that names its types then looks for each of them
-itself; one that means all types gets those that were seen, some by lot, and nothing less urgent
-before the others were looked for.
+number of them; such a level is crowded. A claim that names its types then asks for those of them
+that were not seen; one that means all types gets those that were seen, some by lot, and nothing
+less urgent before the others were looked for.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
+from typing import NamedTuple
 
 from jobqueue.core.job import MAX_PRIORITY
 from jobqueue.stores.postgres.board import Home
@@ -27,13 +28,16 @@ from jobqueue.stores.postgres.board import Home
 Head = tuple[int, int, int]
 """A queue's number, 9 - priority, and the number of a type. The first two are its level."""
 
+Level = tuple[int, int]
+
 Found = tuple[int, int, int, int, int]
 """What a look finds: queue, rank, 1 (fresh) or 2 (came back), a type's number, the first job."""
 
 NOTHING_NEW = (1 << 62) - 1
 """A floor above every number: only what came back is read."""
 
-MOST_KINDS = 200  # that a look or a claim reads of one level
+MOST_SEEN = 2_000  # types of one level that a look sees
+_MOST_READ = 200  # of those that a claim reads at a time
 
 _MOST_HEADS = 20_000  # that are kept; beyond that a look says which
 _LOOK_INTERVAL = 0.5
@@ -58,14 +62,22 @@ def kinds_of(types: frozenset[str]) -> frozenset[int]:
     return frozenset(map(kind_of, types))
 
 
+class Chosen(NamedTuple):
+    """Where a claim reads next."""
+
+    floors: dict[Head, int]  # most urgent first
+    whole: bool  # else there may be more heads, which are not to be passed over
+    ends: dict[Level, int]  # where heads were left out: the first number that these may have
+
+
 class Heads:
     """One claim at a time reads and advances it; anybody may lower it at any moment."""
 
     def __init__(self) -> None:
         self._floors: dict[Head, int] = {}
         self._meanwhile: dict[Head, int] = {}
-        self._crowded: set[tuple[int, int]] = set()
-        self._asked: set[Head] = set()  # of crowded levels, since the last look
+        self._crowded: set[Level] = set()
+        self._known: set[Head] = set()  # seen by the last look, or asked for since
         self._looked_at = float("-inf")
         self._look_took = 0.0
         self._forgotten = False  # since the claim or look under way began
@@ -94,18 +106,10 @@ class Heads:
         self._meanwhile.clear()
         self._forgotten = False
 
-    def of(
-        self, homes: Mapping[int, Home], kinds: frozenset[int] | None
-    ) -> tuple[dict[Head, int], bool]:
-        """The heads of these queues and types that may have something, most urgent first.
-
-        False: there may be more of them, which are not to be passed over.
-        """
-        if self._crowded:
-            if kinds is None:
-                self._miss(homes)
-            else:
-                self._ask(homes, kinds)
+    def of(self, homes: Mapping[int, Home], kinds: frozenset[int] | None) -> Chosen:
+        """The heads of these queues and types that may have something."""
+        if self._crowded and kinds is None:
+            self._miss(homes)
         heads = sorted(
             (
                 (head, floor)
@@ -114,8 +118,8 @@ class Heads:
             ),
             key=lambda entry: (entry[0][1], entry[0][0]),
         )
-        if len(heads) <= MOST_KINDS and not (self._crowded and kinds is None):
-            return dict(heads), True
+        if len(heads) <= _MOST_READ and not (self._crowded and kinds is None):
+            return Chosen(dict(heads), True, {})
         return self._some(heads, homes, kinds)
 
     def _some(
@@ -123,9 +127,10 @@ class Heads:
         heads: Sequence[tuple[Head, int]],
         homes: Mapping[int, Home],
         kinds: frozenset[int] | None,
-    ) -> tuple[dict[Head, int], bool]:
+    ) -> Chosen:
         """A limited number for each level: those where something came back, and the oldest."""
         some: dict[Head, int] = {}
+        ends: dict[Level, int] = {}
         last = MAX_PRIORITY
         whole = True
         for (queue, rank), group in groupby(heads, key=lambda entry: entry[0][:2]):
@@ -133,14 +138,15 @@ class Heads:
             if rank > last and not shares:
                 continue
             level = list(group)
-            if len(level) > MOST_KINDS:
+            if len(level) > _MOST_READ:
                 level.sort(key=lambda entry: -1 if entry[1] == NOTHING_NEW else entry[1])
-            if len(level) > MOST_KINDS or (kinds is None and (queue, rank) in self._crowded):
+                ends[queue, rank] = level[_MOST_READ][1]
+            if len(level) > _MOST_READ or (kinds is None and (queue, rank) in self._crowded):
                 whole = False
                 if not shares:
                     last = rank
-            some.update(level[:MOST_KINDS])
-        return some, whole
+            some.update(level[:_MOST_READ])
+        return Chosen(some, whole, ends)
 
     def _miss(self, queues: Container[int]) -> None:
         """Look again where the types that the last look saw are used up, and there were others."""
@@ -148,13 +154,22 @@ class Heads:
         if any(level[0] in queues and level not in left for level in self._crowded):
             self.forget()
 
-    def _ask(self, queues: Container[int], kinds: frozenset[int]) -> None:
-        """Look for these types where the last look did not see all."""
-        for queue, rank in self._crowded:
-            if queue in queues:
-                for head in {(queue, rank, kind) for kind in kinds} - self._asked:
-                    self._asked.add(head)
-                    self._floors.setdefault(head, 0)
+    def unknown(self, queues: Container[int], kinds: frozenset[int] | None) -> list[Head]:
+        """The heads of these types where the last look did not see all, and nobody asked since.
+
+        What was said of them is not all that there is: jobs may have waited before.
+        """
+        if kinds is None:
+            return []
+        heads = ((*level, kind) for level in self._crowded if level[0] in queues for kind in kinds)
+        return [head for head in heads if head not in self._known]
+
+    def asked(self, heads: Sequence[Head], found: Sequence[Found]) -> None:
+        """A claim asked for these heads, and there was this."""
+        self._known.update(heads)
+        floors = _floors(found)
+        for head in heads:
+            self.advance(head, floors.get(head))
 
     def advance(self, head: Head, floor: int | None) -> None:
         """The claim saw everything below ``floor``; None: everything there is."""
@@ -180,21 +195,27 @@ class Heads:
         if not self._forgotten:  # otherwise it may have looked too early
             self._looked_at = time.monotonic()
             self._look_took = took
-        floors: dict[Head, int] = {}
-        for queue, rank, ready, kind, seq in found:
-            floors.setdefault((queue, rank, kind), NOTHING_NEW)
-            if ready == 1:
-                floors[queue, rank, kind] = seq
+        floors = _floors(found)
         self._crowded = {place[:2] for place in crowded(found)}
-        self._asked.clear()
+        # Where only a job that came back was seen, fresh ones may have been passed over.
+        self._known = {head for head, floor in floors.items() if floor != NOTHING_NEW}
         for head, seq in self._meanwhile.items():
             floors[head] = min(seq, floors.get(head, seq))
         self._floors = floors
 
 
+def _floors(found: Sequence[Found]) -> dict[Head, int]:
+    floors: dict[Head, int] = {}
+    for queue, rank, ready, kind, seq in found:
+        floors.setdefault((queue, rank, kind), NOTHING_NEW)
+        if ready == 1:
+            floors[queue, rank, kind] = seq
+    return floors
+
+
 def crowded(found: Sequence[Found]) -> list[tuple[int, int, int]]:
     """Where a look may not have seen all types: queue, rank, fresh or not."""
-    if len(found) < MOST_KINDS:
+    if len(found) < MOST_SEEN:
         return []
     seen = Counter(one[:3] for one in found)
-    return [place for place, count in seen.items() if count >= MOST_KINDS]
+    return [place for place, count in seen.items() if count >= MOST_SEEN]

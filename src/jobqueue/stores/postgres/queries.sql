@@ -281,6 +281,17 @@ WITH RECURSIVE head AS (
 )
 SELECT queue, prio, ready, kind, seq FROM head
 
+-- name: heads_of
+-- The same of single types ($1 queue, $2 prio, $3 type). For BETWEEN see "candidates".
+SELECT k.queue, k.prio, s.ready, k.kind, n.seq
+FROM unnest($1::int[], $2::smallint[], $3::bigint[]) AS k(queue, prio, kind)
+CROSS JOIN (VALUES (1::smallint), (2::smallint)) AS s(ready)
+CROSS JOIN LATERAL (
+    SELECT l.seq FROM job_live AS l
+    WHERE l.queue = k.queue AND l.prio = k.prio AND l.ready = s.ready AND l.ready > 0
+      AND l.kind BETWEEN k.kind AND k.kind
+    ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT 1) AS n
+
 -- name: waiting_types
 -- The claimable jobs by type, of the queue $1 or of all, each head counted up to $2. A type's name is
 -- in the record of its first job. For BETWEEN see "candidates".

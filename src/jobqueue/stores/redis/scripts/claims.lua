@@ -247,11 +247,12 @@ end
 local SHOWN = {
   'seq', 'job_id', 'queue', 'type', 'payload', 'attempt', 'lease', 'assigned_worker', 'priority',
   'retry_count', 'max_retries', 'created_at', 'timeout', 'expires_at', 'labels', 'version',
+  'status',
 }
 
 local function shown(row)
   row[14] = row[14] and exact(tonumber(row[14]) - now)
-  row[16] = nil
+  row[16], row[17] = nil, nil
   return row
 end
 
@@ -312,8 +313,9 @@ local function fill(claims, timeout, seed)
         break
       end
       local row = redis.call('HMGET', document(id), unpack(SHOWN))
-      -- An expired one stays PENDING, but claimable no more, until the sweeper finds it.
-      if not row[14] or tonumber(row[14]) > now then
+      -- An expired one stays PENDING, but claimable no more, until the sweeper finds it. One that is
+      -- not PENDING was ended by a server of an earlier version, which does not know this set.
+      if row[17] == 'PENDING' and (not row[14] or tonumber(row[14]) > now) then
         rows[#rows + 1] = assign(row, slots[slot][1], slots[slot][2], due)
         kept[#kept + 1] = {id, slots[slot][2]}
         slot = slot + 1
