@@ -272,6 +272,28 @@ async def test_time_passes_for_retries_and_run_delayed_alone(app: JobQueue) -> N
         assert last - first >= 200
 
 
+async def test_a_delayed_job_runs_before_its_ttl_ends_however_far_time_passes(
+    app: JobQueue,
+) -> None:
+    @app.task(max_retries=1)
+    async def note(name: str, ctx: Context) -> str:
+        if name == "again" and ctx.attempt == 1:
+            raise RetryLater(86_400)
+        return name
+
+    async with app.inline() as jobs:
+        first = await note.options(delay=10, ttl=20).submit("first")
+        same = await note.options(delay=10, ttl=20).submit("same")
+        second = await note.options(delay=1800, ttl=3600).submit("second")
+        await note.options(delay=7200).submit("last")
+        assert await jobs.run_delayed() == 4
+        assert [await job.result() for job in (first, same, second)] == ["first", "same", "second"]
+        waiting = await note.options(delay=10, ttl=20).submit("waiting")
+        await note.submit("again")
+        assert await waiting.result() == "waiting"
+        assert (jobs[-1].completed_at or 0) - jobs[-1].created_at >= 86_400
+
+
 async def test_the_long_retries_of_a_child_do_not_time_its_parent_out(app: JobQueue) -> None:
     @app.task
     async def child(ctx: Context) -> int:
