@@ -231,6 +231,8 @@ class InlineBackend(Engine):
         if report.move is Move.FAIL and attempt.error is not None:
             self._raised[job.id] = attempt.error
         await self._told(report)
+        if attempt.given_up:
+            raise asyncio.CancelledError
         if attempt.error is not None and not isinstance(attempt.error, _OWN):
             raise attempt.error  # an interrupt, or the verdict of a test
 
