@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -495,7 +495,7 @@ class QueueStats:
     run_seconds: float = 0.0
     timed: int = 0  # attempts that run_seconds sums over
     # Claimable jobs that no connected worker takes, by type, the most first: set by the engine.
-    unserved: Sequence[WaitingType] = ()
+    unserved: tuple[WaitingType, ...] = ()
 
     @property
     def average_seconds(self) -> float:

@@ -147,7 +147,7 @@ def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
         failed=message.failed,
         run_seconds=message.run_seconds,
         timed=message.timed,
-        unserved=[WaitingType(queue.name, one.type, one.jobs) for one in message.unserved],
+        unserved=tuple(WaitingType(queue.name, one.type, one.jobs) for one in message.unserved),
     )
 
 
