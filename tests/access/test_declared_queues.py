@@ -79,6 +79,8 @@ async def test_others_are_told_the_queue_and_the_command(serve: Serve, access: A
         with pytest.raises(BatchRefused, match=TOLD):
             await send.submit_many([(), ()])
         assert created(served) == ["PERMISSION_DENIED"]  # it asked once
+        with pytest.raises(NotFound, match=r"'far'.* queue create far; this caller is no operator"):
+            await send.options(queue="far").submit()  # to declare it would not help
         with pytest.raises(PermissionDenied):
             await app.operator.create_queue(QueueSpec(name="mail"))
         await served.engine.create_queue(QueueSpec(name="mail"))

@@ -320,6 +320,14 @@ def test_queue_update_changes_what_it_names(ctl, server, queue):
     ).json  # fmt: skip
     assert (back["capacity"], back["max_retries"], back["retry_jitter"]) == (9, 5, 0.5)
     assert (back["retry_base"], back["retry_max"], back["priority_weights"]) == (None, None, None)
+    twice = ctl(
+        server.grpc, "queue", "update", queue, "--reset", "ttl,ttl", "--retry-jitter", "0.005"
+    )
+    assert (twice.status, twice.out) == (
+        0,
+        f"Queue {queue} is changed: retry-jitter 0.005, ttl none\n",
+    )
+    assert re.search(r"Retry jitter: +0\.5%", ctl(server.grpc, "queue", "stats", queue).out)
 
 
 @pytest.mark.parametrize("weights", ["9", "9:x", "10:1", "9:0", "9:1,9:2", "-1:2"])

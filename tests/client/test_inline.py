@@ -272,6 +272,28 @@ async def test_time_passes_for_retries_and_run_delayed_alone(app: JobQueue) -> N
         assert last - first >= 200
 
 
+async def test_a_delayed_job_runs_before_its_ttl_ends_however_far_time_passes(
+    app: JobQueue,
+) -> None:
+    @app.task(max_retries=1)
+    async def note(name: str, ctx: Context) -> str:
+        if name == "again" and ctx.attempt == 1:
+            raise RetryLater(86_400)
+        return name
+
+    async with app.inline() as jobs:
+        first = await note.options(delay=10, ttl=20).submit("first")
+        same = await note.options(delay=10, ttl=20).submit("same")
+        second = await note.options(delay=1800, ttl=3600).submit("second")
+        await note.options(delay=7200).submit("last")
+        assert await jobs.run_delayed() == 4
+        assert [await job.result() for job in (first, same, second)] == ["first", "same", "second"]
+        waiting = await note.options(delay=10, ttl=20).submit("waiting")
+        await note.submit("again")
+        assert await waiting.result() == "waiting"
+        assert (jobs[-1].completed_at or 0) - jobs[-1].created_at >= 86_400
+
+
 async def test_the_long_retries_of_a_child_do_not_time_its_parent_out(app: JobQueue) -> None:
     @app.task
     async def child(ctx: Context) -> int:
@@ -438,3 +460,50 @@ async def test_a_def_handler_submits_while_others_do(app: JobQueue) -> None:
         submits = [task.submit(n) for n in range(5) for task in (leaf, root)]
         jobs = await asyncio.gather(*submits)
         assert [await job.result() for job in jobs] == [0, 0, 1, 10, 2, 20, 3, 30, 4, 40]
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_an_interrupt_in_a_handler_reaches_the_caller_and_ends_the_attempt(
+    app: JobQueue, kind: str
+) -> None:
+    @app.task(max_retries=0)
+    def blocking() -> None:
+        raise KeyboardInterrupt("enough")
+
+    @app.task(max_retries=0)
+    async def waiting() -> None:
+        await asyncio.sleep(0)
+        raise KeyboardInterrupt("enough")
+
+    q = app.sync()
+    with app.inline() as jobs:
+        with pytest.raises(KeyboardInterrupt, match="enough"):
+            q.submit(blocking if kind == "def" else waiting)
+        assert (jobs[0].state, jobs[0].error[:25]) == (
+            State.DEAD_LETTERED,
+            "KeyboardInterrupt: enough",
+        )
+        with pytest.raises(JobFailed) as failed:
+            q.job(jobs[0].id).result()
+        assert isinstance(failed.value.__cause__, KeyboardInterrupt)
+
+
+def test_a_handler_whose_loop_ends_has_failed(app: JobQueue) -> None:
+    ran: list[int] = []
+
+    @app.task(max_retries=1)
+    async def endless(ctx: Context) -> int:
+        ran.append(ctx.attempt)
+        if ctx.attempt == 1:
+            await asyncio.Event().wait()
+        return ctx.attempt
+
+    async def give_up() -> None:
+        submitting = asyncio.create_task(endless.submit())
+        while not ran:
+            await asyncio.sleep(0)
+        submitting.cancel()
+
+    with app.inline() as jobs:
+        asyncio.run(give_up())
+        assert app.sync().job(jobs[0].id).result() == 2

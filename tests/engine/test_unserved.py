@@ -119,11 +119,11 @@ async def test_a_queue_lists_what_nobody_takes(open_rig: Any):
     await submit(rig, "b", 10_001)
     await submit(rig, "known", 5)
     await submit(rig, "known", 2, "other")
-    expected = [WaitingType("default", "b", 10_000), WaitingType("default", "a", 3)]
+    expected = (WaitingType("default", "b", 10_000), WaitingType("default", "a", 3))
     assert (await rig.engine.queue_stats("default")).unserved == expected
     assert [one.count for one in expected] == ["10000+", "3"]
-    other = [WaitingType("other", "known", 2)]
-    assert [list(s.unserved) for s in await rig.engine.list_queues()] == [expected, other]
+    other = (WaitingType("other", "known", 2),)
+    assert [s.unserved for s in await rig.engine.list_queues()] == [expected, other]
 
 
 async def test_the_pool_that_steps_aside_takes_nothing(rig: Rig):

@@ -188,7 +188,7 @@ def parse_reset(text: str) -> list[str]:
         if name not in UPDATABLE:
             allowed = ", ".join(map(_flag, UPDATABLE))
             raise InvalidArgument("--reset", f"{name!r} is no setting; allowed: {allowed}")
-    return names
+    return list(dict.fromkeys(names))
 
 
 def _flag(field: str) -> str:
@@ -334,7 +334,7 @@ def _retry_fields(queue: Queue) -> list[tuple[str, str]]:
     if queue.retry_max is not None:
         fields.append(("Retry max", duration(queue.retry_max)))
     if queue.retry_jitter is not None:
-        fields.append(("Retry jitter", f"{queue.retry_jitter:.0%}"))
+        fields.append(("Retry jitter", f"{100 * queue.retry_jitter:g}%"))
     return fields
 
 

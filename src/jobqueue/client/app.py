@@ -327,11 +327,15 @@ def _redis_url(scheme: str, url: str) -> str:
 def _as_list(queues: Iterable[Q]) -> Iterable[Q]:
     if isinstance(queues, str):
         raise InvalidArgument("queues", f"expected a list of names, like [{queues!r}]")
+    if isinstance(queues, bytes | Mapping) or not isinstance(queues, Iterable):
+        raise InvalidArgument("queues", f"expected a list, like ['mail'], got {queues!r:.80}")
     return queues
 
 
 def _as_queue(queue: QueueSpec | str) -> QueueSpec:
     made = QueueSpec(name=queue) if isinstance(queue, str) else queue
+    if not isinstance(made, QueueSpec):
+        raise InvalidArgument("queues", f"expected names or QueueSpecs, got {made!r:.80}")
     # Which profile the server has is not known here: a base or a maximum alone may fit it.
     unknown = Queue(name="", retry_base=made.retry_max, retry_max=made.retry_base)
     check_queue(made.resolve(unknown))

@@ -156,20 +156,23 @@ class InlineBackend(Engine):
         """See ``InlineJobs.run_delayed``."""
         await self._open()
         now = self._time.now()
-        waiting = [
-            (job.run_at, job.id)
+        waiting = sorted(
+            (job.run_at, job.id, math.inf if job.expires_at is None else job.expires_at)
             for job in self.submitted()
             if job.state is State.PENDING and job.run_at is not None and job.run_at > now
-        ]
-        waiting.sort(key=lambda one: one[0])
-        for at, _ in waiting:
+        )
+        end = now
+        for index, (at, _, _) in enumerate(waiting):
             # Handlers run at the end of it all: what they delay is not due before another call.
-            end = max(waiting[-1][0], self._time.now())
+            # They run before that where the TTL of a job that is still to run would end.
+            end = max(waiting[-1][0], self._time.now(), end)
             await self._pass_to(at)
-            self._set_time(end)
+            expiry = min(expires_at for _, _, expires_at in waiting[index:])
+            self._set_time(max(min(end, expiry - 2 * _INSTANT), self._time.now()))
             await self._run_ready()
+        self._set_time(max(end, self._time.now()))
         ran = {job.id for job in self.submitted() if job.attempt}
-        return sum(job_id in ran for _, job_id in waiting)
+        return sum(job_id in ran for _, job_id, _ in waiting)
 
     async def _open(self) -> None:
         if not self._created:
@@ -203,10 +206,18 @@ class InlineBackend(Engine):
                 attempt.add_done_callback(self._attempts.discard)
                 await asyncio.shield(attempt)
             elif any(queue.depth.get(State.FAILED) for queue in await self._memory.stats()):
-                failed = (job for job in self.submitted() if job.state is State.FAILED)
-                await self._pass_to(min(job.next_retry_at or 0.0 for job in failed))
+                # A delayed job whose time comes meanwhile runs then, before its TTL ends.
+                await self._pass_to(min(self._times_to_come()))
             else:
                 return
+
+    def _times_to_come(self) -> Iterator[float]:
+        now = self._time.now()
+        for job in self.submitted():
+            if job.state is State.FAILED:
+                yield job.next_retry_at or 0.0
+            elif job.state is State.PENDING and job.run_at is not None and job.run_at > now:
+                yield job.run_at
 
     async def _attempt(self, job: Assignment) -> None:
         if not await self._told(Transition.started(job.seq, job.lease)):
@@ -220,6 +231,8 @@ class InlineBackend(Engine):
         if report.move is Move.FAIL and attempt.error is not None:
             self._raised[job.id] = attempt.error
         await self._told(report)
+        if attempt.given_up:
+            raise asyncio.CancelledError
         if attempt.error is not None and not isinstance(attempt.error, _OWN):
             raise attempt.error  # an interrupt, or the verdict of a test
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -100,14 +101,17 @@ def seconds(name: str, value: Seconds | None) -> float | None:
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidArgument(name, f"expected seconds or a timedelta, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf  # no length of time that is allowed anywhere
 
 
 def backoff(value: Any) -> Backoff | tuple[float, ...]:
     """The waits before retries: always the same, one after another, or growing."""
     if isinstance(value, Backoff):
         return value
-    several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    several = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
     waits: list[float] = []
     for one in value if several else [value]:
         try:
@@ -130,7 +134,7 @@ def backoff(value: Any) -> Backoff | tuple[float, ...]:
 
 def exceptions(name: str, value: Any) -> tuple[type[BaseException], ...]:
     """One exception class, or several."""
-    several = isinstance(value, Iterable) and not isinstance(value, type | str)
+    several = isinstance(value, Iterable) and not isinstance(value, type | str | bytes)
     found = tuple(value) if several else (value,)
     for kind in found:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):

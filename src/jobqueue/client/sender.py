@@ -148,12 +148,12 @@ class Sender:
     def _hinted(self, error: JobQueueError, spec: JobSpec) -> JobQueueError:
         if not isinstance(error, NotFound):
             return error
+        if not self._may_create:
+            return NotFound(f"{error.message}; this caller is no operator and may not create it")
         if spec.queue not in self._declared():
             declare = f"or declare it: JobQueue(url, queues=[{spec.queue!r}])"
             return NotFound(f"{error.message}, {declare}")
-        if self._may_create:
-            return error
-        return NotFound(f"{error.message}; this caller is no operator and may not create it")
+        return error
 
 
 def _batches(specs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from jobqueue.core.errors import JobQueueError, KeyConflict
+from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import RetryPolicy, policy_of
@@ -356,6 +356,9 @@ class QueueSpec:
     priority_weights: Mapping[int, int] | None = None
     paused: bool = False
 
+    def __post_init__(self) -> None:
+        _check_kinds({field.name: getattr(self, field.name) for field in fields(self)})
+
     def resolve(self, defaults: Queue) -> Queue:
         """Fill in what was not said."""
         profile = _or(self.retry_profile, defaults.retry_profile)
@@ -405,6 +408,9 @@ class QueueUpdate:
     retry_jitter: float | Keep | None = KEEP
     priority_weights: Mapping[int, int] | Keep | None = KEEP
 
+    def __post_init__(self) -> None:
+        _check_kinds(self.named())
+
     def named(self) -> dict[str, Any]:
         """The settings that it changes, by name."""
         said = {name: getattr(self, name) for name in UPDATABLE}
@@ -426,6 +432,33 @@ class QueueUpdate:
 
 UPDATABLE = tuple(field.name for field in fields(QueueUpdate))
 """The settings of a queue that can be changed while it stands."""
+
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "name": ((str,), "a text"),
+    "max_retries": ((int,), "a whole number"),
+    "ttl": ((int, float), "a number of seconds"),
+    "timeout": ((int, float), "a number of seconds"),
+    "capacity": ((int,), "a whole number"),
+    "retry_profile": ((str,), "the name of a profile"),
+    "retry_base": ((int, float), "a number of seconds"),
+    "retry_max": ((int, float), "a number of seconds"),
+    "retry_jitter": ((int, float), "a number from 0 to 1"),
+    "priority_weights": ((Mapping,), "weights by priority, as {9: 5, 0: 1}"),
+    "paused": ((bool,), "True or False"),
+}
+
+
+def _check_kinds(said: Mapping[str, Any]) -> None:
+    """Refuse what a program says of a queue in another type: a store would keep it, or break."""
+    for name, value in said.items():
+        kinds, expected = _KINDS[name]
+        if value is None and name not in ("name", "paused"):
+            continue
+        fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        if fits and isinstance(value, Mapping):
+            fits = all(type(figure) is int for pair in value.items() for figure in pair)
+        if not fits:
+            raise InvalidArgument(name, f"expected {expected}, got {value!r:.80}")
 
 
 def _or(said: T | None, default: T) -> T:
@@ -462,7 +495,7 @@ class QueueStats:
     run_seconds: float = 0.0
     timed: int = 0  # attempts that run_seconds sums over
     # Claimable jobs that no connected worker takes, by type, the most first: set by the engine.
-    unserved: Sequence[WaitingType] = ()
+    unserved: tuple[WaitingType, ...] = ()
 
     @property
     def average_seconds(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,7 +98,7 @@ def check_retry(
     """Refuse figures that make no policy. ``prefix`` begins the names of the fields."""
     profile(name)
     for field, value in ((f"{prefix}base", base), (f"{prefix}max", cap)):
-        if value is not None and not (math.isfinite(value) and 0 < value <= MAX_SECONDS):
+        if value is not None and not 0 < value <= MAX_SECONDS:  # NaN, too
             raise InvalidArgument(
                 field, f"must be more than 0 and at most {MAX_SECONDS:.0f} seconds"
             )

@@ -142,7 +142,7 @@ class Unserved:
         for stats in queues:
             types = found.get(stats.queue.name, [])
             types.sort(key=lambda one: (-one.jobs, one.type))
-            stats.unserved = types[:_MOST_SHOWN]
+            stats.unserved = tuple(types[:_MOST_SHOWN])
 
     async def _read_takers(self) -> Takers:
         workers = await self._store.workers()

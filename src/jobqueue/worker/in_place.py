@@ -38,6 +38,7 @@ class Attempt:
         waiting = WaitingSlots(SETTINGS)
         self._execution = Execution(job, definition, executor, time.monotonic(), waiting)
         self._report: Transition | None = None
+        self.given_up = False  # its event loop ended before the handler
 
     async def run(self) -> Transition:
         """Run the handler to its end; returns the report of it."""
@@ -46,11 +47,15 @@ class Attempt:
         execution.executor.submit(execution)
         task: asyncio.Task[None] | None = execution.handle
         if task is not None:
-            await asyncio.wait({task})
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                self.given_up = True
+                task.cancel()
         report = self._report
         if report is None:  # no executor takes such an end for the handler's
             assert task is not None
-            error = None if task.cancelled() else task.exception()
+            error = task.exception() if task.done() and not task.cancelled() else None
             report = self._endings.raised(execution, error or asyncio.CancelledError())
         if execution.stop is Stop.TIMED_OUT:
             return self._endings.timed_out(execution)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +60,7 @@ from jobqueue.core.job import (
     SubmitResult,
     SubmitStatus,
     Transition,
+    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -152,6 +155,14 @@ queues = st.builds(
     paused=st.booleans(),
     created_at=times,
 )
+
+
+def of_its_queue(stats):
+    """With types that wait in this very queue."""
+    waiting = (WaitingType(stats.queue.name, type, jobs) for type, jobs in stats.unserved)
+    return replace(stats, unserved=tuple(waiting))
+
+
 stats = st.builds(
     QueueStats,
     queue=queues,
@@ -161,7 +172,8 @@ stats = st.builds(
     failed=int63,
     run_seconds=positive,
     timed=int63,
-)
+    unserved=st.lists(st.tuples(text, int63), max_size=2).map(tuple),
+).map(of_its_queue)
 infos = st.builds(
     WorkerInfo,
     id=text,

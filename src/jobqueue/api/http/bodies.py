@@ -164,7 +164,7 @@ _TEXT = msgspec.json.Decoder(str)
 
 _T = TypeVar("_T")
 _BYTE = re.compile(r" \(byte (\d+)\)$")
-_AT = re.compile(r" - at `\$\.?(.*)`$")
+_AT = re.compile(r" - at `(key` in `)?\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
 
 
@@ -260,9 +260,10 @@ def _wrong_shape(message: str, kind: type) -> InvalidArgument:
         allowed = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
         return InvalidArgument(unknown[1][:80], f"unknown field; allowed: {allowed}")
     at = _AT.search(message)
-    path = at[1] if at is not None else ""
-    what = message[: at.start()] if at is not None else message
-    return InvalidArgument(path or "body", what[:1].lower() + what[1:])
+    if at is None:
+        return InvalidArgument("body", message[:1].lower() + message[1:])
+    what = message[:1].lower() + message[1 : at.start()]
+    return InvalidArgument(at[2] or "body", f"its keys: {what}" if at[1] else what)
 
 
 def _task_in(payload: bytes) -> str:

@@ -97,7 +97,7 @@ def queue_update_from_pb(message: operator_pb2.UpdateQueueRequest) -> QueueUpdat
         if field not in UPDATABLE:
             allowed = ", ".join(UPDATABLE)
             raise InvalidArgument("reset", f"{asked[:80]!r} is no setting; allowed: {allowed}")
-        if getattr(update, field) is not KEEP:
+        if getattr(update, field) not in (KEEP, None):  # None: it stands in the list twice
             raise InvalidArgument("reset", f"{field} is given as well; give one or the other")
         setattr(update, field, None)
     return update
@@ -147,7 +147,7 @@ def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
         failed=message.failed,
         run_seconds=message.run_seconds,
         timed=message.timed,
-        unserved=[WaitingType(queue.name, one.type, one.jobs) for one in message.unserved],
+        unserved=tuple(WaitingType(queue.name, one.type, one.jobs) for one in message.unserved),
     )
 
 
