@@ -178,6 +178,7 @@ def test_file_environment_and_flags_reach_the_server(tmp_path, ctl):
         JQ_QUEUE_MAX_RETRIES="8",
     ) as server:
         grpc = server.line("ready")["grpc"]
+        ctl(grpc, "queue", "create", "mail")
         for name in ("default", "mail"):
             stats = ctl(grpc, "queue", "stats", name, "-o", "json").json
             assert (stats["capacity"], stats["max_retries"], stats["ttl"]) == (3, 8, 77)

@@ -217,7 +217,7 @@ async def test_jobs_go_on_while_the_stream_is_away(
     publisher.away, publisher.trouble = True, "all brokers are down"
     relay = relays.start(driver.store, term, publisher, observer=counts)
     expected = await busy(driver)
-    await until(lambda: counts.failed["jq.job-events"] > 0)
+    await until(lambda: bool(counts.failed))  # the first page may be of a queue alone
     health = await relay.health()
     assert not health.ok
     assert "all brokers are down" in health.detail
