@@ -110,9 +110,13 @@ FROM r GROUP BY r.queue, r.priority, r.kind
 -- (new) -> PENDING, and at once -> ASSIGNED where a slot is given and nothing waits in the queue
 -- that the slots are meant for: that is looked at here, not believed. As "submit", and $16 leases,
 -- $17 workers (0 = no slot), $18 assignment timeout, $19 the types that the slots are meant for
--- (NULL: all). One row for each job. A queue where very many types wait counts as busy.
+-- (NULL: all). One row for each job. A queue where very many types wait counts as busy; which types
+-- wait is only looked at where something does.
 WITH RECURSIVE home AS MATERIALIZED (
-    SELECT id, name, max_retries, ttl, timeout, paused FROM queues
+    SELECT id, name, max_retries, ttl, timeout, paused,
+           NOT EXISTS (
+               SELECT FROM job_live AS l WHERE l.queue = queues.id AND l.ready > 0) AS idle
+    FROM queues
     WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
 ), waiting AS (
     SELECT n.*, 1 AS nth FROM home AS h CROSS JOIN LATERAL (
@@ -141,9 +145,9 @@ WITH RECURSIVE home AS MATERIALIZED (
     RETURNING {record_returned}
 ), g AS MATERIALIZED (
     SELECT r.*, h.name, t.lease, t.worker,
-           t.lease > 0 AND NOT h.paused AND NOT EXISTS (
+           t.lease > 0 AND NOT h.paused AND (h.idle OR NOT EXISTS (
                SELECT FROM waiting AS w WHERE w.queue = h.id
-               AND (coalesce(w.kind = ANY ($19::bigint[]), true) OR w.nth = 20)) AS given
+               AND (coalesce(w.kind = ANY ($19::bigint[]), true) OR w.nth = 20))) AS given
     FROM r JOIN t ON t.id = r.id JOIN home AS h ON h.id = r.queue
 ), l AS (
     INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
