@@ -29,7 +29,8 @@ async def test_a_worker_gets_jobs_of_its_types(face: PublicFace, connect_hand: C
     some = await connect_hand(worker_id="some", types=("b", ""), slots=5)
     every = await connect_hand(worker_id="every")
     first, second, third = [await submit(face, type) for type in ("a", "b", "")]
-    assert [(await some.take()).id for _ in range(2)] == [second, third]
+    # Two claims may be under way at once: which of two free slots hears first is not said.
+    assert {(await some.take()).id for _ in range(2)} == {second, third}
     assert (await every.run()).id == first
     seen = {worker.worker_id: worker.types for worker in await face.workers()}
     assert seen == {"some": ["", "b"], "every": None}
