@@ -100,10 +100,12 @@ class Access:
         return f"no credential was given; needed: {' or '.join(ways)}"
 
 
-def permit(caller: Caller, allowed: Collection[Role], what: str) -> None:
-    """PermissionDenied unless the caller has one of the allowed roles."""
-    if caller.roles.isdisjoint(allowed):
+def permit(caller: Caller, allowed: Collection[Role] | None, what: str) -> None:
+    """PermissionDenied unless the caller has one of the allowed roles; None: everybody may."""
+    if allowed is not None and caller.roles.isdisjoint(allowed):
         needed = " or ".join(role for role in Role if role in allowed)
+        if not needed:
+            raise PermissionDenied(f"{what} is not for callers of this server")
         raise PermissionDenied(f"{what} takes the role {needed}; {caller.name!r} does not have it")
 
 

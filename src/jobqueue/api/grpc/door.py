@@ -1,4 +1,4 @@
-"""Who may call which method: one table, and the interceptor that keeps it."""
+"""The interceptor that keeps the table of rules."""
 
 from __future__ import annotations
 
@@ -11,58 +11,12 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
-from jobqueue.access.callers import Caller, Role, enter_call
+from jobqueue.access.callers import Caller, enter_call
 from jobqueue.access.policy import API_KEY, AUTHORIZATION, Access, Shown, permit
+from jobqueue.access.rules import grpc_rule
 from jobqueue.api.grpc.calls import Calls
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import JobQueueError
-
-_CLIENT = frozenset({Role.CLIENT})
-_READER = frozenset({Role.CLIENT, Role.OPERATOR})
-_WORKER = frozenset({Role.WORKER})
-_OPERATOR = frozenset({Role.OPERATOR})
-
-# A method that is not here is an operator's.
-ROLES: dict[str, frozenset[Role]] = {
-    "/jq.v1.ClientService/Submit": _CLIENT,
-    "/jq.v1.ClientService/SubmitBatch": _CLIENT,
-    "/jq.v1.ClientService/SubmitStream": _CLIENT,
-    "/jq.v1.ClientService/GetJob": _READER,
-    "/jq.v1.ClientService/WaitJob": _READER,
-    "/jq.v1.ClientService/CancelJob": _READER,
-    "/jq.v1.ClientService/ListJobs": _READER,
-    "/jq.v1.ClientService/GetHistory": _READER,
-    "/jq.v1.ClientService/WatchJob": _READER,
-    "/taskqueue.v1.TaskQueuePublicService/SubmitJob": _CLIENT,
-    "/taskqueue.v1.TaskQueuePublicService/GetJobStatus": _READER,
-    "/taskqueue.v1.TaskQueuePublicService/GetJobResult": _READER,
-    "/taskqueue.v1.TaskQueuePublicService/CancelJob": _READER,
-    "/taskqueue.v1.TaskQueuePublicService/ListJobs": _READER,
-    "/jq.v1.WorkerService/Connect": _WORKER,
-    "/jq.v1.WorkerService/Register": _WORKER,
-    "/jq.v1.WorkerService/Fetch": _WORKER,
-    "/jq.v1.WorkerService/Report": _WORKER,
-    "/jq.v1.WorkerService/Heartbeat": _WORKER,
-    "/jq.v1.WorkerService/Deregister": _WORKER,
-    "/jq.v1.WorkerService/MissingQueues": _WORKER,
-    "/jq.v1.OperatorService/CreateQueue": _OPERATOR,
-    "/jq.v1.OperatorService/UpdateQueue": _OPERATOR,
-    "/jq.v1.OperatorService/DeleteQueue": _OPERATOR,
-    "/jq.v1.OperatorService/PauseQueue": _OPERATOR,
-    "/jq.v1.OperatorService/ResumeQueue": _OPERATOR,
-    "/jq.v1.OperatorService/GetQueueStats": _OPERATOR,
-    "/jq.v1.OperatorService/ListQueues": _OPERATOR,
-    "/jq.v1.OperatorService/ListWorkers": _OPERATOR,
-    "/jq.v1.OperatorService/DrainWorker": _OPERATOR,
-    "/jq.v1.OperatorService/UndrainWorker": _OPERATOR,
-    "/jq.v1.OperatorService/ShutdownWorker": _OPERATOR,
-    "/jq.v1.OperatorService/RetryJob": _OPERATOR,
-    "/jq.v1.OperatorService/RetryDeadLetters": _OPERATOR,
-    "/jq.v1.OperatorService/DeleteJob": _OPERATOR,
-    "/jq.v1.OperatorService/GetHealth": _OPERATOR,
-}
-# Those who watch the server have no keys.
-OPEN = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
 
 if TYPE_CHECKING:
     _Handler = grpc.RpcMethodHandler[Any, Any]
@@ -83,7 +37,7 @@ class Door(grpc.aio.ServerInterceptor):
     ) -> _Handler | None:
         """Put the door before a method's handler, once for each method."""
         method = handler_call_details.method
-        if method in OPEN:
+        if grpc_rule(method).roles is None:
             return await continuation(handler_call_details)
         kept = self._kept.get(method)
         if kept is None:
@@ -125,7 +79,7 @@ class Door(grpc.aio.ServerInterceptor):
 
     def _admit(self, method: str, context: Any) -> Caller:
         caller = self._access.identify(_shown(context))
-        permit(caller, ROLES.get(method, _OPERATOR), method.rpartition("/")[2])
+        permit(caller, grpc_rule(method).roles, method.rpartition("/")[2])
         return caller
 
 

@@ -1,4 +1,4 @@
-"""Who may call which route: one table, and the middleware that keeps it."""
+"""The middleware that keeps the table of rules."""
 
 from __future__ import annotations
 
@@ -10,46 +10,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobqueue.access.callers import Role, enter_call
 from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Access, Shown, permit
+from jobqueue.access.rules import HTTP, RULES, http_rule
 from jobqueue.api.http.errors import answer
-from jobqueue.api.http.pages import OPEN_PATHS
 from jobqueue.core.errors import JobQueueError
 
 CERTIFICATE = "jobqueue.certificate"  # in the scope: the name in the client's certificate
 
-_CLIENT = frozenset({Role.CLIENT})
-_READER = frozenset({Role.CLIENT, Role.OPERATOR})
-_OPERATOR = frozenset({Role.OPERATOR})
-
-# What is not here takes a known caller of any role, who then learns that it does not exist.
-ROLES: dict[tuple[str, str], frozenset[Role]] = {
-    ("POST", "/jobs"): _CLIENT,
-    ("POST", "/jobs/batch"): _CLIENT,
-    ("GET", "/jobs"): _READER,
-    ("GET", "/jobs/{job_id}"): _READER,
-    ("GET", "/jobs/{job_id}/wait"): _READER,
-    ("GET", "/jobs/{job_id}/events"): _READER,
-    ("POST", "/jobs/{job_id}/cancel"): _READER,
-    ("POST", "/jobs/{job_id}/retry"): _OPERATOR,
-    ("DELETE", "/jobs/{job_id}"): _OPERATOR,
-    ("GET", "/dlq"): _READER,
-    ("POST", "/dlq/retry"): _OPERATOR,
-    ("POST", "/dlq/{job_id}/retry"): _OPERATOR,
-    ("GET", "/queues"): _OPERATOR,
-    ("POST", "/queues"): _OPERATOR,
-    ("GET", "/queues/{name}"): _OPERATOR,
-    ("PATCH", "/queues/{name}"): _OPERATOR,
-    ("DELETE", "/queues/{name}"): _OPERATOR,
-    ("POST", "/queues/{name}/pause"): _OPERATOR,
-    ("POST", "/queues/{name}/resume"): _OPERATOR,
-    ("GET", "/workers"): _OPERATOR,
-    ("POST", "/workers/{worker_id}/drain"): _OPERATOR,
-    ("POST", "/workers/{worker_id}/undrain"): _OPERATOR,
-    ("POST", "/workers/{worker_id}/shutdown"): _OPERATOR,
-    ("GET", "/metrics"): _OPERATOR,
-    ("GET", "/status"): _OPERATOR,
-}
-# Those who watch the server have no keys, and the API's description is no secret.
-OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"}) | OPEN_PATHS
+# A route that is open has no parameters: its template is its path.
+OPEN = frozenset(path for (_, path), action in HTTP.items() if RULES[action].roles is None)
 
 
 class Door:
@@ -72,11 +40,11 @@ class Door:
             enter_call(caller)
         await self._app(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> frozenset[Role]:
+    def _allowed(self, scope: Scope) -> frozenset[Role] | None:
         for route in self._routes:
             if route.matches(scope)[0] is Match.FULL:
-                path = str(getattr(route, "path", ""))
-                return ROLES.get((scope["method"], path), _OPERATOR)
+                return http_rule(scope["method"], str(getattr(route, "path", ""))).roles
+        # What does not exist takes a known caller of any role, who then learns so.
         return ANY_ROLE
 
 
