@@ -63,6 +63,10 @@ class Access:
         """Whether callers have to say who they are."""
         return bool(self._keys) or self._tokens is not None or self._certificates
 
+    def asks_certificate(self, shown: Shown) -> bool:
+        """Whether the client's certificate decides: nothing else was shown."""
+        return self._certificates and not shown.authorization and not shown.api_key
+
     def identify(self, shown: Shown) -> Caller:
         """The caller, or Unauthenticated."""
         if not self.required:

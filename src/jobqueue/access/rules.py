@@ -35,7 +35,7 @@ class Rule:
 
 MAX_BATCH = 10_000  # jobs in one message
 MAX_LABELS = 32 * MAX_BATCH  # of all of them
-MAX_REPORTS = 10_000  # in one message
+MAX_REPORTS = 100_000  # in one message; a worker joins those that waited
 MAX_LEASES = 100_000  # a worker's largest concurrency
 MAX_NAMES = 5_000  # of queues or task types
 MAX_WEIGHTS = 100  # there are ten priorities

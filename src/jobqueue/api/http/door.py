@@ -8,14 +8,19 @@ from typing import Any
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jobqueue.access.callers import Role, enter_call
-from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Access, Shown, permit
-from jobqueue.access.rules import HTTP, RULES, http_rule
+from jobqueue.access.callers import enter_call
+from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Shown, permit
+from jobqueue.access.rules import HTTP, RULES, Rule, http_rule
 from jobqueue.api.http.errors import answer
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import JobQueueError
 
 CERTIFICATE = "jobqueue.certificate"  # in the scope: the name in the client's certificate
 
+PLACE = "jobqueue.place"  # in the scope: the request's Place in the budgets
+
+# What does not exist takes a known caller of any role, who then learns so.
+_NOWHERE = Rule(ANY_ROLE)
 # A route that is open has no parameters: its template is its path.
 OPEN = frozenset(path for (_, path), action in HTTP.items() if RULES[action].roles is None)
 
@@ -23,9 +28,10 @@ OPEN = frozenset(path for (_, path), action in HTTP.items() if RULES[action].rol
 class Door:
     """ASGI middleware. It finds routes as the router does, so that the two never disagree."""
 
-    def __init__(self, app: ASGIApp, access: Access, routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, app: ASGIApp, settings: HttpSettings, routes: Sequence[BaseRoute]) -> None:
         self._app = app
-        self._access = access
+        self._access = settings.access
+        self._budgets = settings.budgets
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,19 +39,25 @@ class Door:
         if scope["type"] == "http" and scope["path"] not in OPEN:
             try:
                 caller = self._access.identify(_shown(scope))
-                permit(caller, self._allowed(scope), f"{scope['method']} {scope['path'][:200]}")
+                rule = self._rule(scope)
+                permit(caller, rule.roles, f"{scope['method']} {scope['path'][:200]}")
+                place = scope[PLACE] = self._budgets.enter(rule.kind, caller.account)
             except JobQueueError as error:
                 await answer(error)(scope, receive, send)
                 return
             enter_call(caller)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                place.leave()
+            return
         await self._app(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> frozenset[Role] | None:
+    def _rule(self, scope: Scope) -> Rule:
         for route in self._routes:
             if route.matches(scope)[0] is Match.FULL:
-                return http_rule(scope["method"], str(getattr(route, "path", ""))).roles
-        # What does not exist takes a known caller of any role, who then learns so.
-        return ANY_ROLE
+                return http_rule(scope["method"], str(getattr(route, "path", "")))
+        return _NOWHERE
 
 
 def _shown(scope: Scope) -> Shown:

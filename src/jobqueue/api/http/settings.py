@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from jobqueue.access.budgets import Budgets
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
@@ -41,6 +42,7 @@ class HttpSettings:
 
     access: Access = field(default_factory=Access)  # who may call
     limiter: Limiter | None = None  # how fast each may submit
+    budgets: Budgets = field(default_factory=Budgets)  # how much may be under way
     tls: ServerTls | None = None
 
     def __post_init__(self) -> None:
