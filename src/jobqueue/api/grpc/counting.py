@@ -20,6 +20,11 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MIN_ITEM_BYTES = 2  # a tag and a length
 _MORE = 0x80  # in a byte of a number: another one follows
 _MAX_DIGITS = 10  # bytes of a number
+_WITH_LENGTH = (
+    FieldDescriptor.TYPE_MESSAGE,
+    FieldDescriptor.TYPE_STRING,
+    FieldDescriptor.TYPE_BYTES,
+)
 # What else may stand in a message that has to be looked at, before looking costs too much.
 _OTHER_FIELDS = 250_000
 
@@ -99,7 +104,7 @@ def _add(root: _Node, message: Descriptor, path: str, most: int) -> _List | None
         node = node.fields.setdefault(step.number, _Field(at)).inside
         kind = step.message_type
     found = kind.fields_by_name[name]
-    if found.type not in (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_STRING):
+    if found.type not in _WITH_LENGTH:
         return None
     node.fields.setdefault(found.number, _Field(path)).most = most
     first = (found.number << 3 | _LENGTH) & 0x7F
