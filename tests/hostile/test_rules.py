@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import Descriptor, MethodDescriptor
@@ -17,8 +19,10 @@ from jobqueue.access.callers import Role
 from jobqueue.access.rules import GRPC, HTTP, RULES, Kind
 from jobqueue.api.grpc.server import SERVICES, TASKQUEUE_SERVICE
 from jobqueue.api.http import create_app
+from jobqueue.cli.reference import with_rules
 from tests.api.http.fake import FakeBackend
 
+ROOT = Path(__file__).parents[2]
 _MODULES = [
     importlib.import_module(found.name)
     for found in pkgutil.walk_packages(pb.__path__, f"{pb.__name__}.")
@@ -105,3 +109,22 @@ def test_what_is_open_changes_nothing_and_what_is_a_probe_is_read_only():
 
 def test_no_action_is_for_every_role():
     assert all(rule.roles is None or rule.roles < frozenset(Role) for rule in RULES.values())
+
+
+def test_the_page_about_security_shows_the_table():
+    page = (ROOT / "docs" / "security.md").read_text()
+    assert page == with_rules(page), "run: python -m jobqueue.cli.reference docs/security.md"
+
+
+def test_every_test_that_shows_a_promise_exists():
+    page = (ROOT / "docs" / "security.md").read_text()
+    _, found, promises = page.partition("\n## What is promised\n")
+    assert found
+    rows = [line for line in promises.splitlines() if line.startswith("|")][2:]
+    assert rows
+    for row in rows:
+        shown = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.rsplit("|", 2)[1])
+        assert shown, f"no test shows: {row}"
+        for file, name in shown:
+            source = (ROOT / file).read_text()
+            assert re.search(rf"^(async )?def {name}\(", source, re.MULTILINE), f"{file}::{name}"

@@ -7,7 +7,7 @@ looked at field by field, and only up to the first item too many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from jobqueue.core.errors import InvalidArgument
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MIN_ITEM_BYTES = 2  # a tag and a length
 _MORE = 0x80  # in a byte of a number: another one follows
-_MAX_DIGITS = 10  # bytes of a number
+_SHIFTS = range(7, 70, 7)  # of the bytes of a number after its first
 _WITH_LENGTH = (
     FieldDescriptor.TYPE_MESSAGE,
     FieldDescriptor.TYPE_STRING,
@@ -37,23 +37,22 @@ class Refused:
 
 
 @dataclass(slots=True)
-class _Node:
-    """A message, and those of its fields that are lists or lead to one."""
-
-    fields: dict[int, _Field] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class _Field:
+    """A list, or a message on the way to one."""
+
     path: str
     most: int | None = None  # None: no list, only on the way to one
-    inside: _Node = field(default_factory=_Node)
+    inside: _Fields = field(default_factory=dict)
+
+
+_Fields = dict[int, _Field]  # by number
 
 
 @dataclass(frozen=True, slots=True)
 class _List:
     """A list whose items take more in memory than on the wire."""
 
+    path: str
     most: int
     tags: tuple[bytes, bytes]  # the first byte of the tag, as it is written and in a longer form
 
@@ -62,16 +61,26 @@ def counted(
     parse: Callable[[bytes], Any], message: Descriptor, items: Mapping[str, int]
 ) -> Callable[[bytes], Any]:
     """A parser that answers with ``Refused`` to a message with too many items, or to no message."""
-    root = _Node()
-    lists = [_add(root, message, path, most) for path, most in items.items()]
-    large = [found for found in lists if found is not None]
+    large: list[_List] = []
+    numbers: list[str] = []  # paths of lists that take no more in memory than on the wire
+    for path, most in items.items():
+        found = _field(message, path)
+        if found.type in _WITH_LENGTH:
+            first = (found.number << 3 | _LENGTH) & 0x7F
+            large.append(_List(path, most, (bytes([first]), bytes([first | _MORE]))))
+        else:
+            numbers.append(path)
     shortest = min((found.most * _MIN_ITEM_BYTES for found in large), default=0)
-    numbers = [path for path, found in zip(items, lists, strict=True) if found is None]
+    trees: dict[tuple[str, ...], _Fields] = {}
 
     def count_and_parse(data: bytes) -> Any:
         try:
-            if large and len(data) > shortest and _suspect(data, large):
-                _look(data, root)
+            if large and len(data) > shortest:
+                suspects = tuple([one.path for one in large if _suspect(data, one)])
+                if suspects:
+                    if suspects not in trees:
+                        trees[suspects] = _tree(message, items, suspects)
+                    _look(data, trees[suspects])
             built = parse(data)
             for path in numbers:
                 _check_numbers(built, path, items[path])
@@ -92,31 +101,30 @@ def _too_many(path: str, most: int) -> InvalidArgument:
     return InvalidArgument(path, f"at most {most} in one message")
 
 
-def _add(root: _Node, message: Descriptor, path: str, most: int) -> _List | None:
-    """Put a list into the tree; None for numbers, which take no more room than on the wire."""
-    node, kind = root, message
+def _field(message: Descriptor, path: str) -> FieldDescriptor:
     *parents, name = path.split(".")
-    at = ""
     for parent in parents:
-        at = f"{at}.{parent}" if at else parent
-        step = kind.fields_by_name[parent]
-        assert step.message_type is not None
-        node = node.fields.setdefault(step.number, _Field(at)).inside
-        kind = step.message_type
-    found = kind.fields_by_name[name]
-    if found.type not in _WITH_LENGTH:
-        return None
-    node.fields.setdefault(found.number, _Field(path)).most = most
-    first = (found.number << 3 | _LENGTH) & 0x7F
-    return _List(most, (bytes([first]), bytes([first | _MORE])))
+        held = message.fields_by_name[parent].message_type
+        assert held is not None
+        message = held
+    return message.fields_by_name[name]
 
 
-def _suspect(data: bytes, lists: list[_List]) -> bool:
+def _tree(message: Descriptor, items: Mapping[str, int], suspects: Iterable[str]) -> _Fields:
+    """The fields to look at: these lists, and what leads to them."""
+    root: _Fields = {}
+    for suspect in suspects:
+        at, fields = "", root
+        for name in suspect.split("."):
+            at = f"{at}.{name}" if at else name
+            found = fields.setdefault(_field(message, at).number, _Field(at, items.get(at)))
+            fields = found.inside
+    return root
+
+
+def _suspect(data: bytes, one: _List) -> bool:
     """Whether there may be too many items in a list: every tag has one of these bytes."""
-    return any(
-        len(data) > one.most * _MIN_ITEM_BYTES and sum(map(data.count, one.tags)) > one.most
-        for one in lists
-    )
+    return len(data) > one.most * _MIN_ITEM_BYTES and sum(map(data.count, one.tags)) > one.most
 
 
 def _check_numbers(built: Message, path: str, most: int) -> None:
@@ -127,22 +135,29 @@ def _check_numbers(built: Message, path: str, most: int) -> None:
         raise _too_many(path, most)
 
 
-def _look(data: bytes, root: _Node) -> None:
+def _look(data: bytes, root: _Fields) -> None:
     """Walk over the fields; InvalidArgument at the first item too many."""
     counts: dict[str, int] = {}
     others = 0
     pending = [(root, 0, len(data))]
     while pending:
-        node, at, end = pending.pop()
+        fields, at, end = pending.pop()
         while at < end:
-            tag, at = _number(data, at, end)
+            tag = data[at]
+            at += 1
+            if tag >= _MORE:
+                tag, at = _number(data, at - 1, end)
             kind = tag & 7
-            known = node.fields.get(tag >> 3) if kind == _LENGTH else None
+            known = None
             if kind == _LENGTH:
-                size, at = _number(data, at, end)
-                begin, at = at, at + size
-                if known is not None and known.inside.fields:
-                    pending.append((known.inside, begin, min(at, end)))
+                size = data[at] if at < end else _MORE
+                at += 1
+                if size >= _MORE:
+                    size, at = _number(data, at - 1, end)
+                known = fields.get(tag >> 3)
+                if known is not None and known.inside:
+                    pending.append((known.inside, at, min(at + size, end)))
+                at += size
             elif kind == _VARINT:
                 _, at = _number(data, at, end)
             elif kind == _FIXED64:
@@ -152,8 +167,8 @@ def _look(data: bytes, root: _Node) -> None:
             else:  # groups: no message of ours has one
                 raise InvalidArgument("request", "holds a field of an unknown kind")
             if known is not None and known.most is not None:
-                counts[known.path] = counts.get(known.path, 0) + 1
-                if counts[known.path] > known.most:
+                count = counts[known.path] = counts.get(known.path, 0) + 1
+                if count > known.most:
                     raise _too_many(known.path, known.most)
             else:
                 others += 1
@@ -162,12 +177,12 @@ def _look(data: bytes, root: _Node) -> None:
 
 
 def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end and shift < 7 * _MAX_DIGITS:
-        byte = data[at]
+    value = data[at] & 0x7F if at < end else 0
+    for shift in _SHIFTS:
+        if at >= end or data[at] < _MORE:
+            break
         at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < _MORE:
-            return value, at
-        shift += 7
-    raise DecodeError("a number that does not end")
+        value |= (data[at] & 0x7F) << shift if at < end else 0
+    if at >= end or data[at] >= _MORE:
+        raise DecodeError("a number that does not end")
+    return value, at + 1
