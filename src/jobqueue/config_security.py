@@ -67,6 +67,21 @@ class LimitsSection(Section):
     submit_burst: Int = setting(
         100, "Jobs that it may submit at once after a pause.", "jobs", ge=1, le=10**9
     )
+    calls: Int = setting(
+        4_000, "Calls under way at a time, over HTTP and gRPC together.", "calls", ge=1, le=10**9
+    )
+    calls_per_caller: Int = setting(2_000, "The same of one caller.", "calls", ge=1, le=10**9)
+    waits: Int = setting(40_000, "Calls at a time that wait for a job.", "calls", ge=1, le=10**9)
+    waits_per_caller: Int = setting(20_000, "The same of one caller.", "calls", ge=1, le=10**9)
+    streams: Int = setting(
+        8_000,
+        "Streams at a time: each worker has one, each client that submits over gRPC has one or"
+        " more, and each watch of a job is one.",
+        "streams",
+        ge=1,
+        le=10**9,
+    )
+    streams_per_caller: Int = setting(4_000, "The same of one caller.", "streams", ge=1, le=10**9)
 
 
 def hashed_only(path: str) -> bool:

@@ -63,6 +63,10 @@ class Access:
         """Whether callers have to say who they are."""
         return bool(self._keys) or self._tokens is not None or self._certificates
 
+    def asks_certificate(self, shown: Shown) -> bool:
+        """Whether the client's certificate decides: nothing else was shown."""
+        return self._certificates and not shown.authorization and not shown.api_key
+
     def identify(self, shown: Shown) -> Caller:
         """The caller, or Unauthenticated."""
         if not self.required:
@@ -100,10 +104,12 @@ class Access:
         return f"no credential was given; needed: {' or '.join(ways)}"
 
 
-def permit(caller: Caller, allowed: Collection[Role], what: str) -> None:
-    """PermissionDenied unless the caller has one of the allowed roles."""
-    if caller.roles.isdisjoint(allowed):
+def permit(caller: Caller, allowed: Collection[Role] | None, what: str) -> None:
+    """PermissionDenied unless the caller has one of the allowed roles; None: everybody may."""
+    if allowed is not None and caller.roles.isdisjoint(allowed):
         needed = " or ".join(role for role in Role if role in allowed)
+        if not needed:
+            raise PermissionDenied(f"{what} is not for callers of this server")
         raise PermissionDenied(f"{what} takes the role {needed}; {caller.name!r} does not have it")
 
 

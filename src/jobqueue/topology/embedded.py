@@ -49,6 +49,7 @@ class Embedded:
         self._registry = registry or Registry()
         self._access = security.access(settings)
         self._limiter = security.limiter(settings)
+        self._budgets = security.budgets(settings)
         self._tls = security.server_tls(settings)
         security.check_exposure(settings, self._access, self._tls)
         stream.check_dispatch(settings, settings.db.url, "db.url")
@@ -110,6 +111,7 @@ class Embedded:
                 engine,
                 access=self._access,
                 limiter=self._limiter,
+                budgets=self._budgets,
                 tls=self._tls,
             )
             self._http = HttpFace(engine, http)
@@ -125,6 +127,7 @@ class Embedded:
                 on_call=self.metrics.on_call,
                 access=self._access,
                 limiter=self._limiter,
+                budgets=self._budgets,
                 tls=self._tls,
             )
             port = await self._grpc.start(settings.grpc.host, settings.grpc.port)

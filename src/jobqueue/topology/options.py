@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 
 from jobqueue._version import __version__
+from jobqueue.access.budgets import Budgets
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
@@ -152,6 +153,7 @@ def http(
     *,
     access: Access,
     limiter: Limiter | None,
+    budgets: Budgets,
     tls: ServerTls | None,
 ) -> HttpSettings:
     """What the HTTP face is told."""
@@ -161,6 +163,7 @@ def http(
         metrics=lambda: metrics.render(figures),
         access=access,
         limiter=limiter,
+        budgets=budgets,
         tls=tls,
     )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from jobqueue.access.budgets import Budget, Budgets
 from jobqueue.access.keyring import Keyring, parse_keys, read_key_file
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access, parse_certificate_roles
+from jobqueue.access.rules import Kind
 from jobqueue.access.tls import Credentials, ServerTls, Tls
 from jobqueue.access.tokens import TokenVerifier
 from jobqueue.config import Settings
@@ -58,6 +60,18 @@ def limiter(settings: Settings) -> Limiter | None:
     """How fast each caller may submit."""
     limits = settings.limits
     return Limiter(limits.submit_rate, limits.submit_burst) if limits.submit_rate else None
+
+
+def budgets(settings: Settings) -> Budgets:
+    """How much may be under way at a time."""
+    limits = settings.limits
+    return Budgets(
+        {
+            Kind.CALL: Budget(limits.calls, limits.calls_per_caller),
+            Kind.WAIT: Budget(limits.waits, limits.waits_per_caller),
+            Kind.STREAM: Budget(limits.streams, limits.streams_per_caller),
+        }
+    )
 
 
 def server_tls(settings: Settings) -> ServerTls | None:

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from jobqueue.api.grpc.channel import STREAM_OPEN, Metadata
+from jobqueue.api.grpc.counting import Refused
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import Internal, JobQueueError, Unavailable
 
@@ -156,6 +157,8 @@ class Duplex(Generic[Request, Response]):
     async def read(self) -> Request | None:
         """The next message, None when the client has ended its side."""
         message = await self._context.read()
+        if isinstance(message, Refused):
+            raise message.error
         return None if message is grpc.aio.EOF else message
 
     async def write(self, message: Response) -> None:

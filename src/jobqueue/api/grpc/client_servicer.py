@@ -18,7 +18,6 @@ from jobqueue.core.job import JobQuery, SubmitStatus
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import client_pb2_grpc as rpc
 
-MAX_BATCH = 10_000
 MAX_WAIT = 60.0
 DEFAULT_PAGE = 20
 # The answer must leave before the caller's deadline.
@@ -55,8 +54,6 @@ class ClientServicer(rpc.ClientServiceServicer):
         self, request: pb.SubmitBatchRequest, context: Any
     ) -> pb.SubmitBatchResponse:
         """Many jobs; a refusal is in its own result."""
-        if len(request.specs) > MAX_BATCH:
-            raise InvalidArgument("specs", f"at most {MAX_BATCH} in one call")
         results = await self._submit([spec_from_pb(spec) for spec in request.specs])
         return pb.SubmitBatchResponse(results=[result_to_pb(result) for result in results])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, TypeVar
@@ -148,6 +149,26 @@ class _RawBatch(Struct, forbid_unknown_fields=True):
     jobs: list[Raw] | None = None
 
 
+class _Item(Struct):
+    """A job of a batch of which nothing is kept but that it was there."""
+
+    def __post_init__(self) -> None:
+        _counting.left -= 1
+        if _counting.left < 0:
+            raise ValueError("too many")  # ends the decoding
+
+
+class _CountedBatch(Struct):
+    jobs: list[_Item] | None = None
+
+
+class _Counting(threading.local):
+    left = 0
+
+
+_counting = _Counting()
+
+
 class BatchBody(Struct, forbid_unknown_fields=True):
     """Jobs to submit together; each is accepted or refused on its own."""
 
@@ -158,11 +179,15 @@ _JOB = msgspec.json.Decoder(JobBody)
 _QUEUE = msgspec.json.Decoder(QueueBody)
 _PATCH = msgspec.json.Decoder(QueuePatch)
 _BATCH = msgspec.json.Decoder(BatchBody)
+_COUNTED_BATCH = msgspec.json.Decoder(_CountedBatch)
 _RAW_BATCH = msgspec.json.Decoder(_RawBatch)
 _TASKED = msgspec.json.Decoder(_Tasked)
 _TEXT = msgspec.json.Decoder(str)
 
 _T = TypeVar("_T")
+# A batch with more names than this in it is built job by job: each of them is within the size of a
+# single one, so that no labels in it are many.
+_MANY_NAMES = 300_000
 _BYTE = re.compile(r" \(byte (\d+)\)$")
 _AT = re.compile(r" - at `(key` in `)?\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
@@ -184,11 +209,17 @@ def decode_queue_patch(body: bytes) -> QueueUpdate:
 
 
 def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueueError]:
-    """Read a batch: for each item the job, or what is wrong with that item alone."""
-    try:
-        whole = _BATCH.decode(_text(body)).jobs
-    except (msgspec.DecodeError, RecursionError):
-        whole = None  # one item is wrong, or the batch itself: look closer
+    """Read a batch: for each item the job, or what is wrong with that item alone.
+
+    The items are counted before they are built: three bytes are enough for one.
+    """
+    if body.count(b",") >= settings.max_batch_jobs:
+        _count(body, settings)
+    whole = None
+    if body.count(b":") <= _MANY_NAMES:
+        # Else one item is wrong, or the batch itself: look closer.
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            whole = _BATCH.decode(_text(body)).jobs
     if whole is not None:
         _check_count(len(whole), settings)
         return [_spec_or_error(item, settings) for item in whole]
@@ -199,6 +230,18 @@ def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueue
     return [_decode_item(bytes(item), settings) for item in items]
 
 
+def _count(body: bytes, settings: HttpSettings) -> None:
+    """Refuse a batch with too many items; with so many commas, one that is no object, too."""
+    _counting.left = settings.max_batch_jobs
+    try:
+        _decode(_COUNTED_BATCH, BatchBody, body)
+    except InvalidArgument:
+        if _counting.left >= 0:
+            raise
+        most = settings.max_batch_jobs
+        raise InvalidArgument("jobs", f"has more than {most} items; allowed: 1 to {most}") from None
+
+
 def _check_count(count: int, settings: HttpSettings) -> None:
     if not 1 <= count <= settings.max_batch_jobs:
         raise InvalidArgument("jobs", f"has {count} items; allowed: 1 to {settings.max_batch_jobs}")
@@ -206,6 +249,9 @@ def _check_count(count: int, settings: HttpSettings) -> None:
 
 def _decode_item(raw: bytes, settings: HttpSettings) -> JobSpec | JobQueueError:
     try:
+        if len(raw) > settings.max_body_bytes:
+            most = settings.max_body_bytes
+            raise TooLarge("payload", f"the job has {len(raw)} bytes; at most {most} allowed")
         return _decode(_JOB, JobBody, raw).spec(settings)
     except JobQueueError as error:
         return error
@@ -278,7 +324,7 @@ def _task_in(payload: bytes) -> str:
 
 
 def epoch(moment: str | float | None, field: str) -> float | None:
-    """A time from input, in seconds since the epoch."""
+    """A time from input, in seconds since the epoch; the engine says which ones are allowed."""
     if not isinstance(moment, str):
         return moment
     try:

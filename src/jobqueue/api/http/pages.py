@@ -22,9 +22,6 @@ _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
     "swagger-ui.css": "text/css; charset=utf-8",
 }
-OPEN_PATHS = frozenset({"/", "/docs", "/docs/start.js", *(f"/docs/{name}" for name in _ASSETS)})
-"""These tell no secret: anybody may read them."""
-
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from jobqueue.access.budgets import Budgets
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
+from jobqueue.access.rules import MAX_BATCH
 from jobqueue.access.tls import ServerTls
 from jobqueue.core.errors import InvalidArgument
 
@@ -21,7 +23,7 @@ class HttpSettings:
     """Limits and choices of the HTTP face. Sizes are bytes, times are seconds."""
 
     max_payload_bytes: int = MIB
-    max_batch_jobs: int = 10_000
+    max_batch_jobs: int = MAX_BATCH
     max_batch_bytes: int = 16 * MIB
     max_buffered_bytes: int = 256 * MIB  # request bodies held in memory, all requests together
     max_in_flight: int = 512  # requests being answered, probes not counted
@@ -41,6 +43,7 @@ class HttpSettings:
 
     access: Access = field(default_factory=Access)  # who may call
     limiter: Limiter | None = None  # how fast each may submit
+    budgets: Budgets = field(default_factory=Budgets)  # how much may be under way
     tls: ServerTls | None = None
 
     def __post_init__(self) -> None:
