@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 
 from jobqueue.config_environ import PREFIX, unknown_variables
 from jobqueue.config_file import ConfigError, read_file
-from jobqueue.config_section import Int, Names, Seconds, Section, setting
+from jobqueue.config_section import Host, Hosts, Int, Names, Seconds, Section, setting
 from jobqueue.config_security import (
     AuthSection,
     LimitsSection,
@@ -150,6 +150,11 @@ class HttpSettings(Section):
     enabled: bool = setting(True, "Serve the HTTP API, /metrics, /healthz and /readyz.")
     host: str = setting("127.0.0.1", "Address that HTTP listens on.", min_length=1)
     port: Int = setting(8080, "Port of HTTP; 0 takes a free one.", ge=0, le=_MAX_PORT)
+    allowed_hosts: Hosts = setting(
+        [],
+        "Names that HTTP is called by, as they stand in `Host`, beside `localhost` and `http.host`;"
+        " `*` = any. None given, a server on which callers have to say who they are takes any.",
+    )
     view: Literal["canonical", "scheduler", "producer"] = setting(
         "canonical", "Vocabulary of job states in HTTP answers, unless a request asks for another."
     )
@@ -411,6 +416,8 @@ class Key:
             return text + (" or nothing" if types.NoneType in kinds else "")
         if any(getattr(item, "pattern", None) for item in self.info.metadata):
             return "letters, digits, dots, hyphens and underscores"
+        if list[Host] in kinds:
+            return "names and addresses without a port, or none"
         if any(typing.get_origin(kind) is list for kind in kinds):
             least = [getattr(item, "min_length", None) for item in self.info.metadata]
             return "one or more names" if any(least) else "names, or none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from jobqueue.redaction import redact
 
@@ -31,6 +31,14 @@ def _no_bool(value: object) -> object:
 
 Names = Annotated[list[str], BeforeValidator(_split), Field(min_length=1)]
 SomeNames = Annotated[list[str], BeforeValidator(_split)]
+Host = Annotated[
+    str,
+    # "*", a name, or an address of version 4 or 6; none with a port.
+    StringConstraints(
+        pattern=r"^(\*|[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*\]?)$"
+    ),
+]
+Hosts = Annotated[list[Host], BeforeValidator(_split)]
 Int = Annotated[int, BeforeValidator(_no_bool)]
 Seconds = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 

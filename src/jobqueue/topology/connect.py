@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from jobqueue.access.hosts import is_loopback
 from jobqueue.access.tls import Credentials, Tls
 from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
 from jobqueue.core.locks import Locks
@@ -16,7 +17,6 @@ from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Rules, Store
 from jobqueue.redaction import MASK, redact
 from jobqueue.topology.extras import not_installed
-from jobqueue.topology.loopback import is_loopback
 
 if TYPE_CHECKING:
     from jobqueue.core.api import Backend

@@ -158,6 +158,8 @@ def http(
 ) -> HttpSettings:
     """What the HTTP face is told."""
     return HttpSettings(
+        host=settings.http.host,
+        allowed_hosts=tuple(settings.http.allowed_hosts),
         max_payload_bytes=settings.queue.max_payload_bytes,
         view=settings.http.view,
         metrics=lambda: metrics.render(figures),

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from jobqueue.access.budgets import Budget, Budgets
+from jobqueue.access.hosts import is_loopback
 from jobqueue.access.keyring import Keyring, parse_keys, read_key_file
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access, parse_certificate_roles
@@ -15,7 +16,6 @@ from jobqueue.access.tokens import TokenVerifier
 from jobqueue.config import Settings
 from jobqueue.core.clock import SystemClock
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.topology.loopback import is_loopback
 
 log = logging.getLogger("jobqueue.server")
 

@@ -50,6 +50,10 @@ class TooLarge(InvalidArgument):
     """The request, or one payload in it, is over its limit: INVALID_ARGUMENT, but 413."""
 
 
+class WrongType(InvalidArgument):
+    """The body is of a type that is not read: INVALID_ARGUMENT, but 415."""
+
+
 class ErrorDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What went wrong: a stable code, the field at fault if there is one, a sentence."""
 
@@ -64,6 +68,9 @@ class ErrorAnswer(msgspec.Struct, kw_only=True):
     error: ErrorDetail
 
 
+_SPECIAL: Mapping[type, int] = {TooLarge: 413, WrongType: 415}
+
+
 def detail(error: JobQueueError) -> ErrorDetail:
     """Describe an error to the client."""
     return ErrorDetail(
@@ -73,7 +80,7 @@ def detail(error: JobQueueError) -> ErrorDetail:
 
 def status_of(error: JobQueueError) -> int:
     """The HTTP status that an error is answered with."""
-    return 413 if isinstance(error, TooLarge) else STATUS[error.code]
+    return _SPECIAL.get(type(error)) or STATUS[error.code]
 
 
 def headers_of(error: JobQueueError) -> dict[str, str]:

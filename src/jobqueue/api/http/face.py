@@ -21,6 +21,7 @@ from jobqueue.api.http.app import create_app
 from jobqueue.api.http.door import CERTIFICATE, certificate_name
 from jobqueue.api.http.errors import ErrorAnswer, detail
 from jobqueue.api.http.settings import KIB, HttpSettings
+from jobqueue.api.http.web_pages import HEADER_LINES
 from jobqueue.api.listening import Endpoint, open_sockets
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
@@ -126,9 +127,9 @@ class _Protocol(HttpToolsProtocol):
         retry = "Retry-After: 1\r\n" if isinstance(error, Unavailable) else ""
         head = (
             f"HTTP/1.1 {status} {_REFUSALS[status]}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
+            f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n"
         )
-        self.transport.write(head.encode() + body)
+        self.transport.write(head.encode() + HEADER_LINES + b"\r\n" + body)
         self.transport.close()
 
 

@@ -12,19 +12,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobqueue.api.http.errors import answer
 from jobqueue.api.http.settings import MIB, HttpSettings
+from jobqueue.api.http.web_pages import WebPages, protect
 from jobqueue.core.errors import (
     DeadlineExceeded,
     Internal,
     JobQueueError,
     OutcomeUnknown,
-    PermissionDenied,
     Unavailable,
 )
 
 _log = logging.getLogger("jobqueue.http")
 # Answered even when the server is busy: an orchestrator must not kill a server for being used.
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _LIMIT = "jobqueue.time_limit"
 _LINGER_BYTES = 16 * MIB
 _LINGER_SECONDS = 2.0
@@ -62,6 +61,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            protect(message)
             self._cut_off = self._body_pending
             if self._cut_off:
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
@@ -95,6 +95,7 @@ class Guard:
         self._app = app
         self._settings = settings
         self._in_flight = 0
+        self._web_pages = WebPages(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -129,13 +130,7 @@ class Guard:
             return Unavailable(
                 f"the server answers {self._settings.max_in_flight} requests already; try again"
             )
-        # A web page elsewhere must not submit jobs through a visitor's browser.
-        if (
-            scope["method"] not in _SAFE_METHODS
-            and (b"sec-fetch-site", b"cross-site") in scope["headers"]
-        ):
-            return PermissionDenied("requests from other sites' pages are refused")
-        return None
+        return self._web_pages.refusal(scope)
 
     async def _answer(self, scope: Scope, exchange: _Exchange) -> None:
         settings = self._settings

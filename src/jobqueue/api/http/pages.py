@@ -26,11 +26,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
+_HEADERS = {"Content-Security-Policy": _POLICY}
 # The files change with the package only, which a restart brings.
 _ASSET_HEADERS = {**_HEADERS, "Cache-Control": "public, max-age=3600"}
 _START = (

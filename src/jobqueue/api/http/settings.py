@@ -22,6 +22,8 @@ VIEWS = ("canonical", "scheduler", "producer")
 class HttpSettings:
     """Limits and choices of the HTTP face. Sizes are bytes, times are seconds."""
 
+    host: str = "127.0.0.1"  # the address that it listens on
+    allowed_hosts: tuple[str, ...] = ()  # names it is called by beside that; see `HostNames`
     max_payload_bytes: int = MIB
     max_batch_jobs: int = MAX_BATCH
     max_batch_bytes: int = 16 * MIB
