@@ -19,6 +19,9 @@ T = TypeVar("T")
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_RETRIES = 3
 MAX_PRIORITY = 9
+MAX_RETRIES = 1_000
+MAX_CAPACITY = 1_000_000_000_000
+MAX_WEIGHT = 1_000_000  # of a priority
 MAX_PAGE = 1_000  # jobs in one answer, on every face
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from jobqueue.core.clock import MAX_SECONDS
+from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, NotFound
 from jobqueue.core.job import (
+    MAX_CAPACITY,
     MAX_PAGE,
     MAX_PRIORITY,
+    MAX_RETRIES,
+    MAX_WEIGHT,
     JobQuery,
     JobSpec,
     Queue,
@@ -21,22 +24,20 @@ from jobqueue.core.lifecycle import DEATHS
 from jobqueue.core.retry import check_retry
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.core.texts import (
+    MAX_ERROR_FILTER_LENGTH,
     MAX_KEY_LENGTH,
     MAX_TYPE_LENGTH,
     MAX_WORKER_ID_LENGTH,
+    QUEUE_NAME,
     check_labels,
     check_printable,
     check_text,
 )
 
-MAX_RETRIES = 1_000
-LATEST = 253_402_300_799.0  # the last second of the year 9999
 MAX_CONCURRENCY = 100_000
 MAX_TYPES = 5_000  # of a worker
-MAX_CAPACITY = 1_000_000_000_000
 MAX_OFFSET = 10**18
-MAX_ERROR_FILTER_LENGTH = 1_000
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NAME = re.compile(QUEUE_NAME)
 _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
 
 
@@ -113,7 +114,7 @@ def check_queue(queue: Queue) -> None:
         raise InvalidArgument("capacity", f"must be 0 (unbounded) to {MAX_CAPACITY}")
     check_retry(queue.retry_profile, queue.retry_base, queue.retry_max, queue.retry_jitter)
     for priority, weight in (queue.priority_weights or {}).items():
-        if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= 1_000_000:
+        if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= MAX_WEIGHT:
             raise InvalidArgument(
                 "priority_weights",
                 f"{priority}:{weight} is not a priority 0 to {MAX_PRIORITY} and a weight above 0",

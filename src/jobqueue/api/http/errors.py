@@ -114,11 +114,15 @@ def _from_validation(request: Request, failure: RequestValidationError) -> Inval
 
 def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> str:
     methods: set[str] = set()
+    exact: set[str] = set()
     for route in routes:
         match, _ = route.matches(request.scope)
         if match is not Match.NONE:
-            methods.update(getattr(route, "methods", None) or ())
-    return ", ".join(sorted(methods))
+            found = getattr(route, "methods", None) or ()
+            methods.update(found)
+            if getattr(route, "path", "") == request.url.path:
+                exact.update(found)
+    return ", ".join(sorted(exact or methods))  # /jobs/batch is no /jobs/{job_id}
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:

@@ -16,6 +16,7 @@ from jobqueue.api.http.guard import allow_longer
 from jobqueue.api.http.openapi import answers, takes
 from jobqueue.api.http.params import (
     DeadLetterParams,
+    JobId,
     JobParams,
     ListParams,
     NoParams,
@@ -135,7 +136,7 @@ def job_routes(desk: Desk) -> APIRouter:
     one_job = answers({200: (shapes.JobView, "the job")}, 400, 404)
 
     @router.get("/jobs/{job_id}", summary="Read a job", responses=one_job)
-    async def read(job_id: str, params: JobParams) -> Response:
+    async def read(job_id: JobId, params: JobParams) -> Response:
         job = await desk.backend.get(parse_job_id(job_id))
         return reply(render.job_view(job, desk.view(params.view)))
 
@@ -144,7 +145,7 @@ def job_routes(desk: Desk) -> APIRouter:
         summary="Read a job once it is finished, or as it is when the time is up",
         responses=one_job,
     )
-    async def wait(request: Request, job_id: str, params: WaitParams) -> Response:
+    async def wait(request: Request, job_id: JobId, params: WaitParams) -> Response:
         job_id = parse_job_id(job_id)
         timeout = min(params.timeout, desk.settings.max_wait)
         allow_longer(request, timeout)
@@ -165,7 +166,7 @@ def job_routes(desk: Desk) -> APIRouter:
             404,
         ),
     )
-    async def cancel(job_id: str, params: JobParams) -> Response:
+    async def cancel(job_id: JobId, params: JobParams) -> Response:
         job_id = parse_job_id(job_id)
         done = await desk.backend.cancel(job_id)
         told = render.cancel_answer(job_id, done, desk.view(params.view))
@@ -176,7 +177,7 @@ def job_routes(desk: Desk) -> APIRouter:
         summary="Send a failed or dead-lettered job back, with its retries reset",
         responses=answers({200: (shapes.JobView, "pending again")}, 400, 404, 409),
     )
-    async def retry(job_id: str, params: JobParams) -> Response:
+    async def retry(job_id: JobId, params: JobParams) -> Response:
         job = await desk.backend.retry(parse_job_id(job_id))
         return reply(render.job_view(job, desk.view(params.view)))
 
@@ -186,7 +187,7 @@ def job_routes(desk: Desk) -> APIRouter:
         summary="Remove a finished job and its history for good",
         responses=answers({204: (None, "removed")}, 400, 404, 409),
     )
-    async def delete(job_id: str, params: NoParams) -> Response:
+    async def delete(job_id: JobId, params: NoParams) -> Response:
         await desk.backend.delete_job(parse_job_id(job_id))
         return Response(status_code=204)
 
@@ -248,7 +249,7 @@ def list_routes(desk: Desk) -> APIRouter:
         summary="Send a dead letter back to its queue",
         responses=answers({200: (shapes.JobView, "pending again")}, 400, 404, 409),
     )
-    async def replay(job_id: str, params: JobParams) -> Response:
+    async def replay(job_id: JobId, params: JobParams) -> Response:
         job_id = parse_job_id(job_id)
         job = await desk.backend.get(job_id)
         if job.state is not State.DEAD_LETTERED:
