@@ -150,6 +150,22 @@ class HttpSettings(Section):
     enabled: bool = setting(True, "Serve the HTTP API, /metrics, /healthz and /readyz.")
     host: str = setting("127.0.0.1", "Address that HTTP listens on.", min_length=1)
     port: Int = setting(8080, "Port of HTTP; 0 takes a free one.", ge=0, le=_MAX_PORT)
+    max_connections: Int = setting(
+        3072,
+        "Connections at a time; fewer where the process may open fewer files. At most a third of"
+        " them are calls under way, a sixth waits, a sixth streams; one caller has half of each.",
+        "connections",
+        ge=48,
+        le=1_000_000,
+    )
+    max_connections_per_address: Int = setting(
+        2048,
+        "The same from one address; as many as `http.max_connections` where a proxy is the only one"
+        " that connects.",
+        "connections",
+        ge=1,
+        le=1_000_000,
+    )
     allowed_hosts: Hosts = setting(
         [],
         "Names that HTTP is called by, as they stand in `Host`, beside `localhost` and `http.host`;"

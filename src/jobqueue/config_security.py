@@ -68,7 +68,12 @@ class LimitsSection(Section):
         100, "Jobs that it may submit at once after a pause.", "jobs", ge=1, le=10**9
     )
     calls: Int = setting(
-        4_000, "Calls under way at a time, over HTTP and gRPC together.", "calls", ge=1, le=10**9
+        4_000,
+        "Calls under way at a time, on gRPC and on HTTP each; HTTP takes fewer of all kinds, as"
+        " `http.max_connections` says.",
+        "calls",
+        ge=1,
+        le=10**9,
     )
     calls_per_caller: Int = setting(2_000, "The same of one caller.", "calls", ge=1, le=10**9)
     waits: Int = setting(40_000, "Calls at a time that wait for a job.", "calls", ge=1, le=10**9)

@@ -48,7 +48,8 @@ def _jobs_in(body: Any) -> list[dict[str, Any]]:
 
 def _order(queue: dict[str, Any]) -> None:
     """The first wait must not be longer than the longest, the profile's where one is not given."""
-    least, most = queue.get("retry_base"), queue.get("retry_max")
+    least: Any = queue.get("retry_base")
+    most: Any = queue.get("retry_max")
     if _is_number(least) and _is_number(most):
         queue["retry_base"], queue["retry_max"] = min(least, most), max(least, most)
     elif _is_number(least) and not most:

@@ -7,6 +7,7 @@ import logging
 import time
 
 from jobqueue._version import __version__
+from jobqueue.access.budgets import Budgets
 from jobqueue.access.limits import Submit
 from jobqueue.api import listening
 from jobqueue.api.grpc.channel import MESSAGE_MARGIN
@@ -49,7 +50,7 @@ class Embedded:
         self._registry = registry or Registry()
         self._access = security.access(settings)
         self._limiter = security.limiter(settings)
-        self._budgets = security.budgets(settings)
+        self._budgets = Budgets(security.budgets(settings))
         self._tls = security.server_tls(settings)
         security.check_exposure(settings, self._access, self._tls)
         stream.check_dispatch(settings, settings.db.url, "db.url")
@@ -111,7 +112,6 @@ class Embedded:
                 engine,
                 access=self._access,
                 limiter=self._limiter,
-                budgets=self._budgets,
                 tls=self._tls,
             )
             self._http = HttpFace(engine, http)

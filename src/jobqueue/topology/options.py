@@ -7,10 +7,10 @@ import socket
 from collections.abc import Sequence
 
 from jobqueue._version import __version__
-from jobqueue.access.budgets import Budgets
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
+from jobqueue.api.http.connections import budgets_within, most_connections
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.api.listening import Endpoint
 from jobqueue.config import Settings
@@ -22,6 +22,7 @@ from jobqueue.core.store import Rules
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.metrics import Figures, Metrics
 from jobqueue.services import engine_job
+from jobqueue.topology import security
 from jobqueue.topology.connect import SHARED, create_locks, parse_url, with_password
 from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
@@ -153,11 +154,13 @@ def http(
     *,
     access: Access,
     limiter: Limiter | None,
-    budgets: Budgets,
     tls: ServerTls | None,
 ) -> HttpSettings:
     """What the HTTP face is told."""
+    connections = most_connections(settings.http.max_connections)
     return HttpSettings(
+        max_connections=connections,
+        max_connections_per_address=min(connections, settings.http.max_connections_per_address),
         host=settings.http.host,
         allowed_hosts=tuple(settings.http.allowed_hosts),
         max_payload_bytes=settings.queue.max_payload_bytes,
@@ -165,7 +168,7 @@ def http(
         metrics=lambda: metrics.render(figures),
         access=access,
         limiter=limiter,
-        budgets=budgets,
+        budgets=budgets_within(connections, security.budgets(settings)),
         tls=tls,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from jobqueue.access.budgets import Budget, Budgets
+from jobqueue.access.budgets import DEFAULTS, Budget
 from jobqueue.access.hosts import is_loopback
 from jobqueue.access.keyring import Keyring, parse_keys, read_key_file
 from jobqueue.access.limits import Limiter
@@ -62,16 +62,15 @@ def limiter(settings: Settings) -> Limiter | None:
     return Limiter(limits.submit_rate, limits.submit_burst) if limits.submit_rate else None
 
 
-def budgets(settings: Settings) -> Budgets:
-    """How much may be under way at a time."""
+def budgets(settings: Settings) -> dict[Kind, Budget]:
+    """How much may be under way at a time, on each face."""
     limits = settings.limits
-    return Budgets(
-        {
-            Kind.CALL: Budget(limits.calls, limits.calls_per_caller),
-            Kind.WAIT: Budget(limits.waits, limits.waits_per_caller),
-            Kind.STREAM: Budget(limits.streams, limits.streams_per_caller),
-        }
-    )
+    return {
+        **DEFAULTS,
+        Kind.CALL: Budget(limits.calls, limits.calls_per_caller),
+        Kind.WAIT: Budget(limits.waits, limits.waits_per_caller),
+        Kind.STREAM: Budget(limits.streams, limits.streams_per_caller),
+    }
 
 
 def server_tls(settings: Settings) -> ServerTls | None:

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from jobqueue.access.budgets import Budget, Budgets
+from jobqueue.access.rules import Kind
 from jobqueue.api.http import HttpFace, HttpSettings
 from jobqueue.core.errors import Unavailable
 from tests import patience
@@ -175,7 +177,7 @@ async def test_an_idle_connection_is_closed(serve: Serve) -> None:
 
 
 async def test_too_many_requests_at_once(serve: Serve, backend: FakeBackend) -> None:
-    http = await serve(HttpSettings(max_in_flight=1))
+    http = await serve(HttpSettings(budgets=Budgets({Kind.CALL: Budget(1, 1)})))
     job = backend.add()
     backend.gate = asyncio.Event()
     first = asyncio.create_task(http.get(f"/jobs/{job.id}"))
@@ -189,15 +191,32 @@ async def test_too_many_requests_at_once(serve: Serve, backend: FakeBackend) -> 
     assert (await http.get(f"/jobs/{job.id}")).status_code == 200
 
 
-async def test_too_many_connections(serve: Serve) -> None:
-    http = await serve(HttpSettings(max_connections=2))
-    talks = [await Talk.to(http) for _ in range(3)]
-    status, heard = await talks[2].hear()
+@pytest.mark.parametrize(
+    "settings", [HttpSettings(max_connections=1), HttpSettings(max_connections_per_address=1)]
+)
+async def test_too_many_connections_in_use(
+    serve: Serve, backend: FakeBackend, settings: HttpSettings
+) -> None:
+    http = await serve(settings)
+    backend.gate = asyncio.Event()
+    first = await Talk.to(http)
+    first.writer.write(b"GET /jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    await backend.entered.wait()
+    status, heard = await (await Talk.to(http)).hear()
     assert status == 503
     assert b"Retry-After: 1" in heard
-    for talk in talks[:2]:
+    backend.gate.set()
+    assert (await first.hear())[0] == 200
+
+
+async def test_a_connection_that_waits_makes_room(serve: Serve) -> None:
+    http = await serve(HttpSettings(max_connections=2))
+    talks = [await Talk.to(http) for _ in range(3)]
+    for talk in talks[1:]:
         talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert (await talk.hear())[0] == 200
+    assert await talks[0].reader.read() == b""
+    talks[0].writer.close()
 
 
 async def test_a_defect_is_500_logged_and_leaks_nothing(

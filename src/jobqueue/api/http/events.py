@@ -9,8 +9,10 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
+from jobqueue.access.rules import Kind
 from jobqueue.api.http import render, shapes
 from jobqueue.api.http.desk import Desk, give_up, reply
+from jobqueue.api.http.door import PLACE
 from jobqueue.api.http.errors import JSON, detail
 from jobqueue.api.http.openapi import answers
 from jobqueue.api.http.params import EventParams, JobId
@@ -54,6 +56,7 @@ def event_routes(desk: Desk) -> APIRouter:
             history = await desk.backend.history(job_id)
             shown = [render.event_view(event, view) for event in history]
             return reply(shapes.HistoryView(job_id=job_id, events=shown))
+        request.scope[PLACE].move(Kind.STREAM)
         stream = _Stream(desk, job_id, view, _last_seen(request))
         await stream.open()
         return StreamingResponse(

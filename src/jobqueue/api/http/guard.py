@@ -1,4 +1,4 @@
-"""Around every request: a time limit, a limit on how many at once, a log line, no leaked errors."""
+"""Around every request: a time limit, no pages elsewhere, a log line, no leaked errors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ from jobqueue.core.errors import (
     Internal,
     JobQueueError,
     OutcomeUnknown,
-    Unavailable,
 )
 
 _log = logging.getLogger("jobqueue.http")
-# Answered even when the server is busy: an orchestrator must not kill a server for being used.
-_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 _LIMIT = "jobqueue.time_limit"
 _LINGER_BYTES = 16 * MIB
 _LINGER_SECONDS = 2.0
@@ -94,7 +91,6 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: HttpSettings) -> None:
         self._app = app
         self._settings = settings
-        self._in_flight = 0
         self._web_pages = WebPages(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,16 +100,13 @@ class Guard:
             return
         began = time.perf_counter()
         exchange = _Exchange(scope, receive, send)
-        counted = scope["path"] not in _PROBES
-        self._in_flight += counted
         try:
-            refusal = self._refusal(scope, counted)
+            refusal = self._web_pages.refusal(scope)
             if refusal is not None:
                 await answer(refusal)(scope, exchange.receive, exchange.send)
             else:
                 await self._answer(scope, exchange)
         finally:
-            self._in_flight -= counted
             if _log.isEnabledFor(logging.DEBUG):
                 _log.debug(
                     "request",
@@ -124,13 +117,6 @@ class Guard:
                         "ms": round((time.perf_counter() - began) * 1000, 3),
                     },
                 )
-
-    def _refusal(self, scope: Scope, counted: bool) -> JobQueueError | None:
-        if counted and self._in_flight > self._settings.max_in_flight:
-            return Unavailable(
-                f"the server answers {self._settings.max_in_flight} requests already; try again"
-            )
-        return self._web_pages.refusal(scope)
 
     async def _answer(self, scope: Scope, exchange: _Exchange) -> None:
         settings = self._settings

@@ -28,8 +28,8 @@ class HttpSettings:
     max_batch_jobs: int = MAX_BATCH
     max_batch_bytes: int = 16 * MIB
     max_buffered_bytes: int = 256 * MIB  # request bodies held in memory, all requests together
-    max_in_flight: int = 512  # requests being answered, probes not counted
-    max_connections: int = 1024
+    max_connections: int = 3072
+    max_connections_per_address: int = 2048
     max_listed_payload_bytes: int = 16 * KIB  # a longer payload or result is left out of lists
     view: str = "canonical"
     request_timeout: float = 30.0
@@ -45,7 +45,8 @@ class HttpSettings:
 
     access: Access = field(default_factory=Access)  # who may call
     limiter: Limiter | None = None  # how fast each may submit
-    budgets: Budgets = field(default_factory=Budgets)  # how much may be under way
+    # How much may be under way; a server has those that its connections allow.
+    budgets: Budgets = field(default_factory=Budgets)
     tls: ServerTls | None = None
 
     def __post_init__(self) -> None:
