@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from jobqueue.api.http.app import create_app
 from jobqueue.api.http.connections import Connections
@@ -65,7 +65,7 @@ class _Protocol(HttpToolsProtocol):
 
     @property
     def in_use(self) -> bool:
-        cycle = self.cycle
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         return cycle is not None and not cycle.response_complete and PLACE in cycle.scope
 
     def close_for_another(self) -> None:

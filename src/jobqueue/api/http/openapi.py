@@ -87,7 +87,6 @@ _EXAMPLES: Mapping[type, Mapping[str, Any]] = {
             "value": {"max_retries": 5, "retry_base": 2, "retry_max": 60, "ttl": None},
         }
     },
-    "QueuePatch": {"minProperties": 1},
 }
 
 _WHAT_ERRORS_MEAN = {
