@@ -13,6 +13,7 @@ from jobqueue.core.errors import InvalidArgument, PermissionDenied, Unauthentica
 AUTHORIZATION = "authorization"
 API_KEY = "x-api-key"
 _BEARER = "bearer "
+MAX_NAME = 200  # characters of a caller's name
 ANY_ROLE = EVERY_ROLE
 """Required where any caller that is known will do."""
 
@@ -91,6 +92,8 @@ class Access:
         return self._tokens.verify(secret)
 
     def _holder(self, name: str) -> Caller:
+        if len(name) > MAX_NAME or not name.isprintable():
+            raise Unauthenticated(f"the certificate's name must have 1 to {MAX_NAME} characters")
         if not self._certificate_roles:
             return Caller(name, EVERY_ROLE)
         return Caller(name, self._certificate_roles.get(name, frozenset()))

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict
+from jobqueue.core.key_owner import stored_key
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import RetryPolicy, policy_of
@@ -41,6 +42,17 @@ class JobSpec:
     timeout: float | None = None
     key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    key_owner: str = ""  # a caller's name; empty: the key is everybody's
+
+    @property
+    def stored_key(self) -> str | None:
+        """The key as stores keep it."""
+        return None if self.key is None else stored_key(self.key_owner, self.key)
+
+    @property
+    def shared_key(self) -> str | None:
+        """Of a key with an owner: the equal key that is everybody's. If it is taken, it counts."""
+        return stored_key("", self.key) if self.key_owner and self.key is not None else None
 
     def fingerprint(self) -> bytes:
         """What must be equal for two submits with one key to be the same request."""
@@ -123,6 +135,7 @@ class Job:
     ttl: float | None = None
     timeout: float | None = None
     key: str | None = None
+    key_owner: str = ""  # shown by no face
     labels: Mapping[str, str] = field(default_factory=dict)
     worker_id: str | None = None
     cancel_requested: bool = False
@@ -138,6 +151,11 @@ class Job:
 
     def __post_init__(self) -> None:
         self.set_start(self.started_at)
+
+    @property
+    def stored_key(self) -> str | None:
+        """The key as stores keep it."""
+        return None if self.key is None else stored_key(self.key_owner, self.key)
 
     def set_start(self, at: float | None) -> None:
         """Note when the attempt began.

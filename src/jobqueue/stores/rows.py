@@ -21,6 +21,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
+from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.store import DeadLetters
@@ -43,6 +44,7 @@ class Rows:
          retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels,
          worker, cancel, started_at, completed_at, next_retry_at, result, error,
          reason, progress) = row  # fmt: skip
+        key, owner = read_key(key)
         return Job(
             id=self.job_id(job_id),
             seq=seq,
@@ -62,6 +64,7 @@ class Rows:
             ttl=ttl,
             timeout=timeout,
             key=key,
+            key_owner=owner,
             labels=json.loads(labels) if labels else NO_LABELS,
             worker_id=worker,
             cancel_requested=bool(cancel),

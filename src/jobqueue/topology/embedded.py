@@ -8,7 +8,7 @@ import time
 
 from jobqueue._version import __version__
 from jobqueue.access.budgets import Budgets
-from jobqueue.access.limits import Submit
+from jobqueue.access.submits import for_callers
 from jobqueue.api import listening
 from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
@@ -121,7 +121,7 @@ class Embedded:
         if settings.grpc.enabled:
             self._grpc = GrpcFace(
                 engine,
-                taskqueue=EngineTaskQueue(engine, submit=self._submit()),
+                taskqueue=EngineTaskQueue(engine, submit=for_callers(engine.submit, self._limiter)),
                 max_message_bytes=settings.queue.max_payload_bytes + MESSAGE_MARGIN,
                 reflection=settings.grpc.reflection,
                 on_call=self.metrics.on_call,
@@ -189,10 +189,6 @@ class Embedded:
         self._pages = MetricsListener(lambda: self.metrics.render(self._engine))
         port = await self._pages.start(options.http_endpoint(self._settings))
         self.http_url = f"http://{_joined(chosen.host, port)}"
-
-    def _submit(self) -> Submit:
-        engine, limiter = self._engine, self._limiter
-        return engine.submit if limiter is None else limiter.around(engine.submit)
 
     async def _look_for_a_stream(self) -> None:
         """Jobs that are kept for a stream that nobody publishes are kept for ever."""

@@ -62,6 +62,7 @@ async def test_retention_and_deletion_take_the_history_along(store, db):
 
 async def test_a_person_can_read_the_jobs(store, db):
     text = new(spec(b'{"to": "a@b.c"}', type="mail", priority=7, key="k", labels={"team": "x"}))
+    text[0].spec.key_owner = "web"
     await store.submit(text)
     (held,) = await store.claim([Claim(("q",), ["w"])])
     await store.apply([Transition.succeeded(held.seq, held.lease, b"\xff\x00", 1.5)])
@@ -74,6 +75,7 @@ async def test_a_person_can_read_the_jobs(store, db):
     assert row["result"] == r"\xff00"  # not text: as bytes
     assert (row["worker_id"], row["priority"], row["attempt"]) == ("w", 7, 1)
     assert (row["idempotency_key"], row["labels"]) == ("k", '{"team": "x"}')
+    assert row["key_owner"] == "web"
     assert 0 <= row["age"].total_seconds() < 60
     assert row["created_at"] <= row["completed_at"]
     events = await db.fetch("SELECT * FROM job_events ORDER BY job_id, version")

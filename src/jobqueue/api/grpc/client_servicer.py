@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from jobqueue.access.limits import Limiter
+from jobqueue.access.submits import for_callers
 from jobqueue.api.grpc.calls import Calls, Duplex, handled
 from jobqueue.api.grpc.codec.jobs import event_to_pb, job_to_pb, result_to_pb, spec_from_pb
 from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_reasons, asked_states, seconds
@@ -36,7 +37,7 @@ class ClientServicer(rpc.ClientServiceServicer):
 
     def __init__(self, backend: ClientApi, calls: Calls, limiter: Limiter | None = None) -> None:
         self._backend = backend
-        self._submit = backend.submit if limiter is None else limiter.around(backend.submit)
+        self._submit = for_callers(backend.submit, limiter)
         self.calls = calls
 
     @handled

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from jobqueue.access.callers import current_caller
 from jobqueue.api.http import render, shapes
 from jobqueue.api.http.bodies import BatchBody, JobBody, decode_batch, decode_job, query_time
 from jobqueue.api.http.desk import Desk, reply
@@ -126,7 +127,10 @@ async def _key_taken(desk: Desk, result: SubmitResult, view: str) -> Response:
         job=None,
     )
     with contextlib.suppress(NotFound):  # removed since; its key lives on until it expires
-        told.job = render.job_view(await desk.backend.get(result.job_id), view)
+        job = await desk.backend.get(result.job_id)
+        # A key that is everybody's may stand for another caller's job: of that, only the id.
+        if job.key_owner == current_caller().name:
+            told.job = render.job_view(job, view)
     return answer(error, told)
 
 

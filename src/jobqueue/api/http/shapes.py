@@ -84,7 +84,7 @@ class Duplicate(Struct, kw_only=True):
     error: ErrorDetail
     reason: str
     job_id: str
-    job: JobView | None  # with its result if there is one; null: removed since
+    job: JobView | None  # with its result if there is one; null: removed since, or another's
 
 
 class ItemAnswer(Struct, kw_only=True, omit_defaults=True):

@@ -178,22 +178,24 @@ class MemoryStore:
         if queue is None:
             return SubmitResult.refused(no_such_queue(spec.queue))
         fingerprint = b""
+        stored = spec.stored_key
         if spec.key is not None:
             fingerprint = spec.fingerprint()
-            known = self._keys.find(spec.queue, spec.key)
-            if known is not None:
-                if known[1] == fingerprint:
-                    return SubmitResult.duplicate(known[0])
-                return SubmitResult.conflict(known[0], spec.key)
+            for key in (stored, spec.shared_key):
+                known = self._keys.find(spec.queue, key)
+                if known is not None:
+                    if known[1] == fingerprint:
+                        return SubmitResult.duplicate(known[0])
+                    return SubmitResult.conflict(known[0], spec.key)
         settings = queue.queue
         if 0 < settings.capacity <= queue.depth[State.PENDING]:
             return SubmitResult.refused(
                 QueueFull(f"queue {spec.queue!r} is full ({settings.capacity} jobs are waiting)")
             )
         self._insert(job, queue, now)
-        if spec.key is not None:
+        if stored is not None:
             expires = now + self._rules.key_ttl
-            self._keys.put(spec.queue, spec.key, job.id, fingerprint, expires)
+            self._keys.put(spec.queue, stored, job.id, fingerprint, expires)
         return SubmitResult.accepted(job.id)
 
     def _insert(self, job: NewJob, queue: Home, now: float) -> None:
@@ -501,7 +503,7 @@ class MemoryStore:
             if not self._outbox.passed(record):
                 raise unpublished(job_id)
             self._remove(record, key_freed=True)
-            self._keys.free(record.spec.queue, record.spec.key, job_id)
+            self._keys.free(record.spec.queue, record.spec.stored_key, job_id)
         return record.state
 
     async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:

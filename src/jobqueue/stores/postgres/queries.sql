@@ -195,11 +195,16 @@ WHERE name = ANY($1::text[]) AND NOT deleted ORDER BY id FOR KEY SHARE
 SELECT id, name, capacity FROM queues WHERE id = ANY($1::int[]) ORDER BY id FOR NO KEY UPDATE
 
 -- name: take_keys
--- In the order of the keys. An expired key is replaced; one that stands is not returned.
+-- In the order of the keys. An expired key is replaced; one that stands is not returned, and
+-- neither is one while the equal key that is everybody's ($7, or null) stands.
 INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint)
 SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint
-FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[]) AS t(queue, key, id, fingerprint)
+FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $7::text[])
+     AS t(queue, key, id, fingerprint, shared)
 CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
+-- A scalar subquery: it is looked up by the key, where NOT EXISTS may read the whole table.
+WHERE t.shared IS NULL OR (SELECT s.id FROM job_key AS s WHERE s.queue = t.queue
+                           AND s.key = t.shared AND s.expires_at > c.now) IS NULL
 ORDER BY t.queue, t.key
 ON CONFLICT (queue, key) DO UPDATE
 SET id = excluded.id, expires_at = excluded.expires_at, fingerprint = excluded.fingerprint
@@ -207,8 +212,13 @@ WHERE k.expires_at <= excluded.expires_at - $5::float8
 RETURNING queue, key
 
 -- name: read_keys
-SELECT queue, key, id, fingerprint FROM job_key
-WHERE (queue, key) IN (SELECT * FROM unnest($1::int[], $2::text[]))
+-- Which job has a key: its own, or else the equal key that is everybody's ($3, or null). $4 now.
+SELECT t.queue, t.key, k.id, k.fingerprint
+FROM unnest($1::int[], $2::text[], $3::text[]) AS t(queue, key, shared)
+CROSS JOIN LATERAL (
+    SELECT id, fingerprint FROM job_key WHERE queue = t.queue AND key IN (t.key, t.shared)
+    AND expires_at > coalesce($4::float8, extract(epoch FROM clock_timestamp())::float8)
+    ORDER BY key = t.key DESC LIMIT 1) AS k
 
 -- name: free_keys
 DELETE FROM job_key WHERE (queue, key) IN (SELECT * FROM unnest($1::int[], $2::text[]))

@@ -2,7 +2,7 @@
 --
 -- asked: {jobs, life of a key, claims, assignment timeout, seed}
 -- A job: id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, delay, key,
--- fingerprint. Answers a word for each, with the id of the original or the capacity.
+-- fingerprint, the equal key that is everybody's. Answers a word for each, with the id of the original or the capacity.
 --# include common.lua
 --# include lane.lua
 --# include routes.lua
@@ -91,6 +91,16 @@ local function insert(job, queue)
   end
 end
 
+local function taken(keys, key, fingerprint)
+  local kept = redis.call('HGET', keys, key)
+  if kept then
+    local original, first, expires = string.match(kept, '^(%S+) (%S+) (%S+)$')
+    if tonumber(expires) > now then
+      return {first == fingerprint and 'duplicate' or 'conflict', original}
+    end
+  end
+end
+
 local function accept(job)
   local id, name, key = job[1], job[2], job[12]
   local queue = home(name)
@@ -99,12 +109,9 @@ local function accept(job)
   end
   local keys = prefix .. 'idempotency:' .. name
   if key then
-    local kept = redis.call('HGET', keys, key)
-    if kept then
-      local original, fingerprint, expires = string.match(kept, '^(%S+) (%S+) (%S+)$')
-      if tonumber(expires) > now then
-        return {fingerprint == job[13] and 'duplicate' or 'conflict', original}
-      end
+    local found = taken(keys, key, job[13]) or (job[14] and taken(keys, job[14], job[13]))
+    if found then
+      return found
     end
   end
   if queue.capacity > 0 and queue.pending >= queue.capacity then
