@@ -320,6 +320,10 @@ class LogSection(Section):
         "auto",
         "JSON lines, or text for people; `auto`: text where stdout is a terminal, JSON elsewhere.",
     )
+    audit_file: str = setting(
+        "",
+        "File that the server's audit log is appended to, as JSON lines; empty = it is in the log.",
+    )
 
 
 class Settings(Section):

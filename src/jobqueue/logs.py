@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.handlers
 import os
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
 from jobqueue.core.attempt import current_attempt
+from jobqueue.core.errors import InvalidArgument
 from jobqueue.redaction import MASK, redact
 
 ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+AUDIT = "jobqueue.audit"  # the logger of access/audit.py
 
 # What every record carries by itself; the rest was given as ``extra``.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
@@ -218,22 +223,37 @@ class _Stdout(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
+class _AuditFile(logging.handlers.WatchedFileHandler):
+    """Goes on in a new file when the old one was moved away, as logrotate does."""
+
+    def __init__(self, file: str, service: str) -> None:
+        super().__init__(file, encoding="utf-8")
+        self.setFormatter(JsonFormatter(service))
+
+    def _open(self) -> TextIOWrapper:
+        # For its owner, whatever the umask says.
+        file = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return open(file, "a", encoding="utf-8")
+
+
 def configure(
     service: str,
     level: str = "info",
     format: str = "json",
     *,
     always: Sequence[str] = (),
+    audit_file: str = "",
 ) -> None:
     """Send every log of this process to stdout, once, in one format. May be called again.
 
     ``auto`` is text where stdout is a terminal, JSON elsewhere. Text is coloured on a terminal,
-    unless NO_COLOR is set.
+    unless NO_COLOR is set. The audit log goes to ``audit_file`` instead, if there is one.
     """
     terminal = _on_terminal()
     as_text = format == "text" or (format == "auto" and terminal)
     colour = terminal and _colours_wanted()
     apply(Setup(service, level, "text" if as_text else "json", colour, tuple(always)))
+    _audit_to(audit_file, service)
 
 
 def configure_unless_done(service: str) -> None:
@@ -256,6 +276,22 @@ def apply(setup: Setup) -> None:
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(max(threshold, _QUIET.get(name, logging.NOTSET)))
+
+
+def _audit_to(file: str, service: str) -> None:
+    """Append the audit log to a file that only its owner may read; to none if it is empty."""
+    audit = logging.getLogger(AUDIT)
+    for old in [h for h in audit.handlers if isinstance(h, _AuditFile)]:
+        audit.removeHandler(old)
+        old.close()
+    # What the log leaves out is no reason to leave it out here.
+    audit.setLevel(logging.INFO)
+    audit.propagate = not file
+    if file:
+        try:
+            audit.addHandler(_AuditFile(file, service))
+        except OSError as error:
+            raise InvalidArgument("log.audit_file", f"{file}: {error.strerror or error}") from None
 
 
 def applied() -> Setup | None:

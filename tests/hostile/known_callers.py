@@ -30,9 +30,12 @@ def key_of(name: str) -> str:
 
 
 @asynccontextmanager
-async def serving(url: str = "memory://", **flags: str) -> AsyncIterator[Embedded]:
-    """A server with a key for each of the callers; flags with ``__`` for the dot."""
+async def serving(
+    url: str = "memory://", *, known: bool = True, **flags: str
+) -> AsyncIterator[Embedded]:
+    """A server with a key for each caller, or without any; flags have ``__`` for the dot."""
     keys = ",".join(f"{name}:{roles}:{key_of(name)}" for name, roles in ROLES.items())
+    environ = {"JQ_AUTH_API_KEYS": keys} if known else {}
     told = {
         "db.url": url,
         "http.port": "0",
@@ -41,7 +44,7 @@ async def serving(url: str = "memory://", **flags: str) -> AsyncIterator[Embedde
         "server.shutdown_timeout": "4",
         **{name.replace("__", "."): value for name, value in flags.items()},
     }
-    server = Embedded(config.load(flags=told, environ={"JQ_AUTH_API_KEYS": keys}).settings)
+    server = Embedded(config.load(flags=told, environ=environ).settings)
     await server.start()
     try:
         yield server

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from jobqueue.access.callers import EVERY_ROLE, Caller, Role, parse_roles
 from jobqueue.access.keyring import Keyring
+from jobqueue.access.refusals import Refusals, RoleMissing
 from jobqueue.access.tokens import HOW_TO_SHOW, MAX_TOKEN_BYTES, TokenVerifier, not_valid
-from jobqueue.core.errors import InvalidArgument, PermissionDenied, Unauthenticated
+from jobqueue.core.errors import InvalidArgument, Unauthenticated
 
 AUTHORIZATION = "authorization"
 API_KEY = "x-api-key"
@@ -58,6 +59,7 @@ class Access:
         self._tokens = tokens
         self._certificates = certificates
         self._certificate_roles = certificate_roles or {}
+        self.refusals = Refusals()
 
     @property
     def required(self) -> bool:
@@ -112,8 +114,10 @@ def permit(caller: Caller, allowed: Collection[Role] | None, what: str) -> None:
     if allowed is not None and caller.roles.isdisjoint(allowed):
         needed = " or ".join(role for role in Role if role in allowed)
         if not needed:
-            raise PermissionDenied(f"{what} is not for callers of this server")
-        raise PermissionDenied(f"{what} takes the role {needed}; {caller.name!r} does not have it")
+            raise RoleMissing(f"{what} is not for callers of this server", caller)
+        raise RoleMissing(
+            f"{what} takes the role {needed}; {caller.name!r} does not have it", caller
+        )
 
 
 def parse_certificate_roles(entries: Iterable[str], where: str) -> dict[str, frozenset[Role]]:

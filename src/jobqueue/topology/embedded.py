@@ -56,6 +56,7 @@ class Embedded:
         stream.check_dispatch(settings, settings.db.url, "db.url")
         self._dispatch = options.dispatch(settings)
         self.metrics = Metrics()
+        self._access.refusals.on_failure = self.metrics.login_failed
         self._store = create_store(
             options.db_url(settings),
             rules=options.rules(settings),

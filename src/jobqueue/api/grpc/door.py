@@ -167,6 +167,8 @@ class Door(grpc.aio.ServerInterceptor):
     async def _abort(
         self, method: str, error: JobQueueError, started: float, context: Any
     ) -> NoReturn:
+        action = GRPC.get(method, "")
+        await self._access.refusals.note(error, _address(context.peer()), action, "grpc")
         code, text, metadata = to_status(error)
         self._calls.ended(method, code.name, started)
         await context.abort(code, text, metadata)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
+from jobqueue.access import audit
 from jobqueue.api.grpc.calls import Calls, Duplex, handled
 from jobqueue.api.grpc.client_servicer import check_wait
 from jobqueue.api.grpc.codec.operations import check_incarnation, new_info_from_pb
@@ -51,14 +52,16 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         """A worker's stream."""
         stream: Stream = Duplex(context)
         await stream.open()
-        info = await self.calls.until_stopped(_hello(stream))
-        async with self._seats.taking(info.id):
-            await self._seats.vacate(info.id)
-            outgoing = Outgoing()
-            outgoing.welcome(self._welcome)
-            desk = await Desk.open(self._backend, info, outgoing)
-            line = WorkStream(desk, outgoing, self.calls)
-            self._seats.put(desk, line)
+        with audit.change("worker.connect") as told:
+            info = await self.calls.until_stopped(_hello(stream))
+            told.object = info.id
+            async with self._seats.taking(info.id):
+                await self._seats.vacate(info.id)
+                outgoing = Outgoing()
+                outgoing.welcome(self._welcome)
+                desk = await Desk.open(self._backend, info, outgoing)
+                line = WorkStream(desk, outgoing, self.calls)
+                self._seats.put(desk, line)
         await line.serve(stream)
 
     @handled

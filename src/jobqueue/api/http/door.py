@@ -8,10 +8,11 @@ from typing import Any
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from jobqueue.access import audit
 from jobqueue.access.callers import enter_call
 from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Shown, permit
 from jobqueue.access.rules import HTTP, RULES, Rule, http_rule
-from jobqueue.api.http.errors import answer
+from jobqueue.api.http.errors import OBJECT, OUTCOME, answer
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import JobQueueError
 
@@ -37,27 +38,41 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or say why not."""
         if scope["type"] == "http" and scope["path"] not in OPEN:
+            shown = _shown(scope)
+            action, rule = self._asked(scope)
             try:
-                caller = self._access.identify(_shown(scope))
-                rule = self._rule(scope)
+                caller = self._access.identify(shown)
                 permit(caller, rule.roles, f"{scope['method']} {scope['path'][:200]}")
                 place = scope[PLACE] = self._budgets.enter(rule.kind, caller.account)
             except JobQueueError as error:
+                await self._access.refusals.note(error, shown.address, action, "http")
                 await answer(error)(scope, receive, send)
                 return
             enter_call(caller)
             try:
-                await self._app(scope, receive, send)
+                if rule.changes:
+                    await self._change(action, scope, receive, send)
+                else:
+                    await self._app(scope, receive, send)
             finally:
                 place.leave()
             return
         await self._app(scope, receive, send)
 
-    def _rule(self, scope: Scope) -> Rule:
+    async def _change(self, action: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """The request, with its line in the audit log."""
+        with audit.change(action) as line:
+            await self._app(scope, receive, send)
+            line.object = scope.get(OBJECT) or next(iter(scope.get("path_params", {}).values()), "")
+            line.outcome = scope.get(OUTCOME, audit.OK)
+
+    def _asked(self, scope: Scope) -> tuple[str, Rule]:
+        """The action that is asked for, and its rule."""
         for route in self._routes:
             if route.matches(scope)[0] is Match.FULL:
-                return http_rule(scope["method"], str(getattr(route, "path", "")))
-        return _NOWHERE
+                verb, template = scope["method"], str(getattr(route, "path", ""))
+                return HTTP.get((verb, template), ""), http_rule(verb, template)
+        return "", _NOWHERE
 
 
 def _shown(scope: Scope) -> Shown:

@@ -62,6 +62,12 @@ class ErrorDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     field: str | None = None
 
 
+# In the scope, for the audit log: the code of the error that was answered, and the name that a
+# request is about where its path has none.
+OUTCOME = "jobqueue.outcome"
+OBJECT = "jobqueue.object"
+
+
 class ErrorAnswer(msgspec.Struct, kw_only=True):
     """The body of every answer that is not 2xx."""
 
@@ -128,13 +134,14 @@ def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> str:
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     """Give every error that a route or the router raises the one shape."""
 
-    async def expected(_request: Request, error: Exception) -> Response:
+    async def expected(request: Request, error: Exception) -> Response:
         assert isinstance(error, JobQueueError)
+        request.scope[OUTCOME] = error.code.value
         return answer(error)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return answer(_from_validation(request, error))
+        return await expected(request, _from_validation(request, error))
 
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -12,7 +12,7 @@ from jobqueue.access.callers import current_caller
 from jobqueue.api.http import render, shapes
 from jobqueue.api.http.bodies import BatchBody, JobBody, decode_batch, decode_job, query_time
 from jobqueue.api.http.desk import Desk, reply
-from jobqueue.api.http.errors import answer, detail, headers_of
+from jobqueue.api.http.errors import OBJECT, answer, detail, headers_of
 from jobqueue.api.http.guard import allow_longer
 from jobqueue.api.http.openapi import answers, takes
 from jobqueue.api.http.params import (
@@ -235,7 +235,8 @@ def list_routes(desk: Desk) -> APIRouter:
         summary="Send dead letters that match back to their queues, a bounded number in one call",
         responses=answers({200: (shapes.RetryAnswer, "what this call did")}, 400, 404),
     )
-    async def retry_all(params: RetryParams) -> Response:
+    async def retry_all(request: Request, params: RetryParams) -> Response:
+        request.scope[OBJECT] = params.queue or ""
         wanted = RetryQuery(
             queue=params.queue,
             type=params.type,
