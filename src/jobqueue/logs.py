@@ -37,6 +37,7 @@ _FOREIGN = ("uvicorn", "uvicorn.error", "uvicorn.access", "grpc", "grpc._cython"
 _QUIET = {"uvicorn": logging.WARNING, "asyncio": logging.WARNING}
 # Names of fields that a line of text leaves out, because its message says them.
 IN_MESSAGE = "_in_message"
+_RAW_TRACE = "_raw_trace"  # a traceback as it is; exc_text has it for other formatters
 _RESET, _DIM = "\x1b[0m", "\x1b[2m"
 _COLOURS = {
     logging.DEBUG: _DIM,
@@ -74,6 +75,8 @@ def _plain(value: object) -> str:
 
 def _trace(record: logging.LogRecord) -> str:
     """The traceback of a record, or what was given in its place; without its line end."""
+    if raw := getattr(record, _RAW_TRACE, ""):
+        return str(raw)
     if record.exc_info and record.exc_info[1] is not None:
         return "".join(traceback.format_exception(*record.exc_info)).rstrip()
     return record.exc_text or ""
@@ -117,9 +120,16 @@ class JsonFormatter(logging.Formatter):
         return redact(json.dumps(line, default=_plain))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Text from elsewhere must not make a line of its own, nor command the terminal."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def _indented(text: str) -> str:
+    """Lines that belong to the one above them."""
+    return "\n".join(f"    {one_line(line)}" for line in text.splitlines())
 
 
 class TextFormatter(logging.Formatter):
@@ -134,16 +144,16 @@ class TextFormatter(logging.Formatter):
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         said = getattr(record, IN_MESSAGE, ())
         context = " ".join(
-            f"{name}={_one_line(str(value))}"
+            f"{name}={one_line(str(value))}"
             for name, value in _context(record).items()
             if name not in said
         )
         level = self._paint(f"{record.levelname:<7}", _COLOURS.get(record.levelno, ""))
-        text = f"{self._paint(clock, _DIM)} {level} {_one_line(record.getMessage())}"
+        text = f"{self._paint(clock, _DIM)} {level} {one_line(record.getMessage())}"
         if context:
             text += self._paint(f"  [{context}]", _DIM)
-        for line in _trace(record).splitlines():
-            text += f"\n    {_one_line(line)}"
+        if trace := _trace(record):
+            text += f"\n{_indented(trace)}"
         return redact(text)
 
     def _paint(self, text: str, colour: str) -> str:
@@ -177,14 +187,17 @@ def write(
 ) -> None:
     """Log one event. ``details`` are lines that stand where a traceback would, without ``error``.
 
-    Every formatter shows them there, the standard library's too. A logging handler of the program
+    Every formatter shows them there, the standard library's too, which shows a text as it is: so
+    the message is one line, and what stands below it is indented. A logging handler of the program
     that raises costs the line, and nothing else: whoever logs here has a job to report.
     """
     if not log.isEnabledFor(level):
         return
-    record = log.makeRecord(log.name, level, "", 0, message, (), error, extra=extra)
-    if error is None and details:
-        record.exc_text = details
+    record = log.makeRecord(log.name, level, "", 0, one_line(message), (), error, extra=extra)
+    trace = _trace(record) if error is not None else details
+    if trace:
+        setattr(record, _RAW_TRACE, trace)
+        record.exc_text = _indented(trace)
     try:
         log.handle(record)
     except Exception:
