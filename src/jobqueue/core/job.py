@@ -216,6 +216,7 @@ class Transition:
     retryable: bool = True
     retry_after: float | None = None  # overrides the backoff
     ran_for: float | None = None  # seconds, by the worker's monotonic clock
+    worker_id: str | None = None  # of a report: who must hold the lease
 
     def __post_init__(self) -> None:
         # A lone surrogate (an undecodable file name in an exception) cannot be stored.
@@ -554,6 +555,25 @@ class WorkerStatus(enum.StrEnum):
         )
 
 
+IN_PROCESS = "\tin process"
+"""The owner of a worker that has the store open itself. The names of callers are printable, so that
+none of them is called that."""
+
+
+def owner_allows(owner: str, asking: str) -> bool:
+    """Whether a caller may use a worker's registration, by the owner that the store remembers.
+
+    A caller without a name is one of a server where nobody has to say who they are. Without an
+    owner the worker was registered there, or by an older version: it belongs to whoever comes next.
+    """
+    return not asking or owner in ("", asking)
+
+
+def is_limited(owner: str) -> bool:
+    """Whether the workers of this owner are counted: it is a caller that has a name."""
+    return owner not in ("", IN_PROCESS)
+
+
 @dataclass(slots=True, kw_only=True)
 class WorkerInfo:
     """A worker as it registers. ``incarnation`` is random per process."""
@@ -573,6 +593,9 @@ class WorkerInfo:
     # Drawn by the engine at each registration: the latest one tells which server the worker is
     # connected to, so that a server that has not noticed the loss of its link learns of it.
     link: int = 0
+    # The name of the caller that registered it: others may not use its id until it is OFFLINE.
+    # Empty: nobody had to say who they are. Set by the face, never by the worker.
+    owner: str = IN_PROCESS
 
 
 @dataclass(slots=True, kw_only=True)

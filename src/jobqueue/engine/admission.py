@@ -36,6 +36,7 @@ from jobqueue.core.texts import (
 
 MAX_CONCURRENCY = 100_000
 MAX_TYPES = 5_000  # of a worker
+MAX_QUEUES = 1_000  # of a worker; '*' stands for all
 MAX_OFFSET = 10**18
 _NAME = re.compile(QUEUE_NAME)
 _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
@@ -128,6 +129,11 @@ def check_worker(info: WorkerInfo) -> None:
         raise InvalidArgument("concurrency", f"must be 1 to {MAX_CONCURRENCY}")
     if not info.queues:
         raise InvalidArgument("queues", "name at least one queue, or '*' for all")
+    if len(info.queues) > MAX_QUEUES:
+        raise InvalidArgument(
+            "queues",
+            f"{len(info.queues)} are too many; at most {MAX_QUEUES} are allowed, or '*' for all",
+        )
     check_queue_names([name for name in info.queues if name != ALL_QUEUES])
     if info.types is not None:
         _check_types(info.types)

@@ -95,7 +95,7 @@ class Rows:
 
     def worker(self, row: Any) -> Worker:
         """A worker from the columns of ``workers``."""
-        (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, types,
+        (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, types, owner,
          status, registered_at, last_seen, running) = row  # fmt: skip
         info = WorkerInfo(
             id=worker_id,
@@ -107,6 +107,7 @@ class Rows:
             version=version,
             types=None if types is None else frozenset(self.names(types)),
             link=link,
+            owner=owner,
         )
         return Worker(
             info=info,

@@ -35,6 +35,7 @@ def rules(settings: Settings) -> Rules:
         assignment_timeout=settings.scheduler.assignment_timeout,
         key_ttl=settings.queue.key_ttl,
         poison_after=settings.queue.poison_after,
+        workers_per_owner=settings.limits.workers_per_caller,
     )
 
 

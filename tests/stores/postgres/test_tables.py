@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
+from jobqueue.core.errors import PermissionDenied
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim
-from tests.stores.driver import accept, new, spec
+from tests.stores.driver import accept, new, spec, worker
 
 
 async def done(store, count: int = 1) -> list[str]:
@@ -95,3 +96,16 @@ async def test_what_is_waiting_for_a_retry_says_when(store, db):
     await store.apply([Transition.failed(held.seq, held.lease, "boom")])
     row = await db.fetchrow("SELECT status, error, worker_id, next_retry_at > now() FROM jobs")
     assert tuple(row) == ("FAILED", "boom", "w", True)
+
+
+async def test_a_worker_that_an_older_server_registers_has_no_owner(store, db):
+    """Beside servers of this version, while they are updated one by one."""
+    await db.execute(
+        "INSERT INTO workers (id, incarnation, hostname, pid, concurrency, queues, version, link,"
+        " status, registered_at, last_seen)"
+        " VALUES ('w', 1, 'h', 1, 1, '{q}', '', 1, 'ONLINE', now(), now())"
+    )
+    assert [one.info.owner for one in await store.workers()] == [""]
+    await store.register_worker(worker("w", 1, owner="alice"))
+    with pytest.raises(PermissionDenied):
+        await store.register_worker(worker("w", 1, owner="bob"))

@@ -108,7 +108,7 @@ class MemoryStore:
         self._timers = Timers(self._by_seq.get)
         self._held: dict[int, Record] = {}  # by lease
         self._progress: dict[int | None, Progress] = {}  # by lease
-        self._roster = Roster()
+        self._roster = Roster(self._rules)
         self._log = Log()
         self._outbox = Outbox(self._log)
         self._leader: Term | None = None
@@ -687,7 +687,8 @@ class MemoryStore:
 
     async def register_worker(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
-        replaced = self._roster.register(info, self._clock.now())
+        holding = {one.worker_id for one in await self.held()}
+        replaced = self._roster.register(info, self._clock.now(), holding)
         return await self.held(info.id) if replaced else []
 
     def pulse(
@@ -697,10 +698,12 @@ class MemoryStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        *,
+        owner: str = "",
     ) -> Pulse:
         """See ``Store.pulse``."""
         now = self._clock.now()
-        status = self._roster.seen(worker_id, incarnation, now)
+        status = self._roster.seen(worker_id, incarnation, now, owner)
         if status is None:
             return Pulse(False)
         answer = Pulse(True, status)
@@ -760,8 +763,9 @@ class MemoryStore:
         self._check(term)
         return self._roster.retire_silent(self._clock.now() - silent_for)
 
-    async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
+    async def retire_worker(self, worker_id: str, incarnation: int, *, owner: str = "") -> bool:
         """See ``Store.retire_worker``."""
+        self._roster.check_owner(worker_id, owner)
         if await self.held(worker_id):
             return False
         return self._roster.remove(worker_id, incarnation)

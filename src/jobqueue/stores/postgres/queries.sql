@@ -412,15 +412,16 @@ WHERE l.seq = ANY ($1::bigint[]) AND l.lease = ANY ($2::bigint[])
 
 -- name: finish
 -- ASSIGNED or RUNNING -> DONE, by the lease; what is flagged for cancelling goes the long way.
--- $1 seq, $2 lease, $3 result, $4 ran_for, $5 now
+-- $1 seq, $2 lease, $3 result, $4 ran_for, $5 now, $6 the worker that must hold it
 WITH clock AS MATERIALIZED (
     SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), d AS (
     DELETE FROM job_live AS l
-    USING unnest($1::text::bigint[], $2::text::bigint[], $3::bytea[], $4::float8[])
-          WITH ORDINALITY AS t(seq, lease, result, ran_for, n), clock AS c
+    USING unnest($1::text::bigint[], $2::text::bigint[], $3::bytea[], $4::float8[],
+                 $6::text::int[])
+          WITH ORDINALITY AS t(seq, lease, result, ran_for, worker, n), clock AS c
     WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 IN (2, 3)
-      AND NOT l.cancel
+      AND NOT l.cancel AND (t.worker IS NULL OR l.worker + 0 = t.worker)
     RETURNING l.seq, l.id, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker,
               l.lease, l.run_at,
               CASE WHEN l.state = 2 THEN c.now - coalesce(t.ran_for, 0)
@@ -451,7 +452,8 @@ WITH clock AS MATERIALIZED (
 SELECT n, state, id, queue, worker, ran_for FROM d
 
 -- name: start
--- ASSIGNED -> RUNNING, by the lease. $1 seq, $2 lease, $3 ran_for, $4 watchdog grace, $5 now
+-- ASSIGNED -> RUNNING, by the lease. $1 seq, $2 lease, $3 ran_for, $4 watchdog grace, $5 now,
+-- $6 the worker that must hold it
 WITH clock AS MATERIALIZED (
     SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), u AS (
@@ -459,9 +461,10 @@ WITH clock AS MATERIALIZED (
     SET state = 3, reason = 3, version = l.version + 1, expires_at = NULL,
         started_at = c.now - coalesce(t.ran_for, 0), due = c.now + l.timeout + $4::float8,
         updated_at = c.now
-    FROM unnest($1::text::bigint[], $2::text::bigint[], $3::float8[])
-         WITH ORDINALITY AS t(seq, lease, ran_for, n), clock AS c
+    FROM unnest($1::text::bigint[], $2::text::bigint[], $3::float8[], $6::text::int[])
+         WITH ORDINALITY AS t(seq, lease, ran_for, worker, n), clock AS c
     WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
+      AND (t.worker IS NULL OR l.worker + 0 = t.worker)
     RETURNING t.n, l.seq, l.id, l.queue, l.version, l.attempt, l.worker, l.updated_at
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
@@ -968,19 +971,38 @@ SELECT id, name FROM worker_name WHERE id = ANY ($1::int[])
 -- name: register_worker
 -- A reconnect of the same incarnation does not undo an operator's drain.
 INSERT INTO workers AS w (id, incarnation, hostname, pid, concurrency, queues, version, link,
-                          types, status, registered_at, last_seen)
-SELECT $1, $2, $3, $4, $5, $6, $7, $9, $10::text[], 'ONLINE', c.now, c.now
+                          types, owner, status, registered_at, last_seen)
+SELECT $1, $2, $3, $4, $5, $6, $7, $9, $10::text[], $11, 'ONLINE', c.now, c.now
 FROM (SELECT coalesce(to_timestamp($8::float8), clock_timestamp()) AS now) AS c
 ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = excluded.hostname,
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
     version = excluded.version, link = excluded.link, types = excluded.types,
-    registered_at = excluded.registered_at, last_seen = excluded.last_seen,
+    owner = excluded.owner, registered_at = excluded.registered_at, last_seen = excluded.last_seen,
     status = CASE WHEN w.incarnation = excluded.incarnation AND w.status <> 'OFFLINE'
                   THEN w.status ELSE 'ONLINE' END
 
+-- name: registering
+-- One registration of an owner ($1) at a time, so that they can be counted.
+SELECT pg_advisory_xact_lock(hashtextextended($1, 1784769123))
+
+-- name: count_owned
+SELECT count(*) FROM workers WHERE owner = $1 AND id <> $2
+
+-- name: forget_offline
+-- Of an owner, but for one.
+DELETE FROM workers AS w WHERE w.owner = $1 AND w.id <> $2 AND w.status = 'OFFLINE' AND NOT EXISTS (
+    SELECT FROM job_live AS l
+    WHERE l.worker = (SELECT n.id FROM worker_name AS n WHERE n.name = w.id))
+RETURNING w.id
+
 -- name: beat
+-- By its owner ($4); by anybody if it has none, or where nobody has to say who they are ($4 is '').
 UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestamp())
-WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' RETURNING status
+WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' AND ($4 = '' OR owner IN ('', $4))
+RETURNING status
+
+-- name: owner
+SELECT owner FROM workers WHERE id = $1
 
 -- name: held
 SELECT l.seq, l.lease, w.name, l.state, l.cancel
@@ -1028,7 +1050,7 @@ RETURNING id
 
 -- name: workers
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
-       w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+       w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0)
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (SELECT worker, count(*) FROM job_live WHERE worker IS NOT NULL GROUP BY worker) AS h
@@ -1038,7 +1060,7 @@ ORDER BY w.id
 -- name: workers_from
 -- As "workers", counting what they hold from $2 on.
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
-       w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+       w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0)
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (
@@ -1053,7 +1075,9 @@ AND last_seen < coalesce(to_timestamp($1::float8), clock_timestamp()) - make_int
 RETURNING id
 
 -- name: retire_worker
-DELETE FROM workers AS w WHERE w.id = $1 AND w.incarnation = $2 AND NOT EXISTS (
+-- By its owner ($3), as "beat".
+DELETE FROM workers AS w WHERE w.id = $1 AND w.incarnation = $2
+AND ($3 = '' OR w.owner IN ('', $3)) AND NOT EXISTS (
     SELECT FROM job_live WHERE worker = (SELECT id FROM worker_name WHERE name = $1))
 RETURNING w.id
 

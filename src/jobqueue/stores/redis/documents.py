@@ -232,6 +232,7 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         fallback=found.get(b"fallback") == b"1",
         types=None if types is None else frozenset(types),
         link=int(found[b"link"]),
+        owner=found.get(b"owner", b"").decode(),
     )
     return Worker(
         info=info,

@@ -241,10 +241,12 @@ def info_from_pb(message: types_pb2.WorkerInfo) -> WorkerInfo:
     )
 
 
-def new_info_from_pb(message: types_pb2.WorkerInfo) -> WorkerInfo:
-    """A worker that registers now; the engine checks the rest."""
+def new_info_from_pb(message: types_pb2.WorkerInfo, owner: str) -> WorkerInfo:
+    """A worker that this caller registers now; the engine checks the rest."""
     check_incarnation(message.incarnation)
-    return info_from_pb(message)
+    info = info_from_pb(message)
+    info.owner = owner
+    return info
 
 
 def check_incarnation(value: int, field: str = "incarnation") -> int:

@@ -7,8 +7,8 @@
 -- asked: {items, claims, assignment timeout, seed, watchdog grace, term or nil}
 -- An item:
 --   {'read', seq}
---   {'start', seq, lease, ran_for}
---   {'succeed', seq, lease, ran_for, result, detail}
+--   {'start', seq, lease, worker that must hold it (nil: whichever), ran_for}
+--   {'succeed', seq, lease, worker, ran_for, result, detail}
 --   {'write', ...}: see write() below
 -- Answers {items, rows of the claims}; nil when the term is over. Of an item:
 --   {'none'}, {'row', ...}, {'made', before, id, queue, worker, ran_for}, {'written'}, {'changed'}
@@ -116,17 +116,17 @@ end
 local put_off = {} -- jobs with a move that has to be decided: later ones of theirs wait for it
 
 local function plain(item)
-  local move, seq, lease, ran_for = item[1], item[2], item[3], item[4]
+  local move, seq, lease, worker, ran_for = item[1], item[2], item[3], item[4], item[5]
   local id = not put_off[seq] and id_of(seq)
   if id then
     local row = redis.call('HMGET', document(id), unpack(PLAIN))
-    if row[2] == lease then
+    if row[2] == lease and (not worker or row[5] == worker) then
       if move == 'start' and row[1] == 'ASSIGNED' then
         wrote = true
         return start(id, seq, row, ran_for)
       elseif move == 'succeed' and not row[6] then
         wrote = true
-        return succeed(id, seq, row, ran_for, item[5], item[6])
+        return succeed(id, seq, row, ran_for, item[6], item[7])
       end
     end
   end
