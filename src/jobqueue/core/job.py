@@ -219,9 +219,12 @@ class Transition:
     worker_id: str | None = None  # of a report: who must hold the lease
 
     def __post_init__(self) -> None:
-        # A lone surrogate (an undecodable file name in an exception) cannot be stored.
-        if self.error and not self.error.isascii():
-            self.error = self.error.encode(errors="replace").decode()
+        # A lone surrogate (an undecodable file name in an exception) and a NUL cannot be stored
+        # everywhere, and a report must not fail for its text.
+        if self.error:
+            self.error = self.error.replace("\0", "\ufffd")
+            if not self.error.isascii():
+                self.error = self.error.encode(errors="replace").decode()
 
     @property
     def by_others(self) -> bool:

@@ -23,6 +23,8 @@ def check_text(field: str, text: str, most: int) -> None:
     """Refuse what is empty, too long, or cannot be stored."""
     if not 1 <= len(text) <= most:
         raise InvalidArgument(field, f"1 to {most} characters are allowed")
+    if "\0" in text:  # PostgreSQL has no such text
+        raise InvalidArgument(field, "must not contain a NUL character")
     if not text.isascii():
         try:
             text.encode()

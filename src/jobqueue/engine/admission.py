@@ -35,6 +35,9 @@ from jobqueue.core.texts import (
 )
 
 MAX_CONCURRENCY = 100_000
+MAX_HOSTNAME_LENGTH = 255
+MAX_VERSION_LENGTH = 100
+MAX_PID = 2**31 - 1
 MAX_TYPES = 5_000  # of a worker
 MAX_QUEUES = 1_000  # of a worker; '*' stands for all
 MAX_OFFSET = 10**18
@@ -122,9 +125,20 @@ def check_queue(queue: Queue) -> None:
             )
 
 
+def check_worker_id(worker_id: str) -> None:
+    """Refuse an id that no worker can have: not every store could read it."""
+    check_printable("worker_id", worker_id, MAX_WORKER_ID_LENGTH)
+
+
 def check_worker(info: WorkerInfo) -> None:
     """Refuse a worker that could not be told apart or fed."""
-    check_printable("worker_id", info.id, MAX_WORKER_ID_LENGTH)
+    check_worker_id(info.id)
+    if info.hostname:
+        check_printable("hostname", info.hostname, MAX_HOSTNAME_LENGTH)
+    if info.version:
+        check_printable("version", info.version, MAX_VERSION_LENGTH)
+    if not 0 <= info.pid <= MAX_PID:
+        raise InvalidArgument("pid", f"must be 0 to {MAX_PID}")
     if not 1 <= info.concurrency <= MAX_CONCURRENCY:
         raise InvalidArgument("concurrency", f"must be 1 to {MAX_CONCURRENCY}")
     if not info.queues:
@@ -174,6 +188,8 @@ def check_retry_query(query: RetryQuery) -> None:
 def _check_filter(query: JobQuery | RetryQuery) -> None:
     if query.queue is not None:
         _check_name("queue", query.queue)
+    if query.type:
+        check_text("type", query.type, MAX_TYPE_LENGTH)
     if query.error:
         check_text("error", query.error, MAX_ERROR_FILTER_LENGTH)
     for field, moment in (("since", query.since), ("until", query.until)):
@@ -190,6 +206,8 @@ def check_time_query(query: TimeQuery) -> None:
     if not 0 <= query.offset <= MAX_OFFSET:
         raise InvalidArgument("offset", f"must be 0 to {MAX_OFFSET}")
     _check_name("queue", query.queue)
+    if query.type:
+        check_text("type", query.type, MAX_TYPE_LENGTH)
 
 
 def write_page_token(seq: int) -> str:

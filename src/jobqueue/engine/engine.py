@@ -470,10 +470,12 @@ class Engine(OperatorCalls):
         owner: str = "",
     ) -> Pulse:
         """See ``AttendanceApi.pulse``."""
+        admission.check_worker_id(worker_id)
         return self._pulses.beat(worker_id, incarnation, owner, leases, begun, complete, progress)
 
     async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:
         """See ``AttendanceApi.leave``."""
+        admission.check_worker_id(worker_id)
         session = self._scheduler.sessions.get(worker_id)
         if session is not None and session.info.incarnation == incarnation:
             if not owner_allows(session.info.owner, owner):
