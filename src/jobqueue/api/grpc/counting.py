@@ -82,8 +82,9 @@ def counted(
                         trees[suspects] = _tree(message, items, suspects)
                     _look(data, trees[suspects])
             built = parse(data)
-            for path in numbers:
-                _check_numbers(built, path, items[path])
+            if isinstance(built, Message):  # taskqueue.v1 has an object for what it could not read
+                for path in numbers:
+                    _check_numbers(built, path, items[path])
         except InvalidArgument as error:
             return Refused(error)
         except DecodeError:
