@@ -88,7 +88,7 @@ class LimitsSection(Section):
     )
     streams_per_caller: Int = setting(4_000, "The same of one caller.", "streams", ge=1, le=10**9)
     workers_per_caller: Int = setting(
-        1_000,
+        10_000,
         "Workers that one caller may have registered at a time, where callers are known; 0 = no"
         " limit.",
         "workers",

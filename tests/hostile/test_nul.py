@@ -88,9 +88,17 @@ REFUSED: dict[str, tuple[type[JobQueueError], str, Call]] = {
     "list type": (InvalidArgument, "type", lambda b: b.list_jobs(JobQuery(type=NUL))),
     "list error": (InvalidArgument, "error", lambda b: b.list_jobs(JobQuery(error=NUL))),
     "list page": (InvalidArgument, "page_token", lambda b: b.list_jobs(JobQuery(page_token=NUL))),
-    "retry queue": (InvalidArgument, "queue", lambda b: b.retry_dead_letters(RetryQuery(queue=NUL))),
+    "retry queue": (
+        InvalidArgument,
+        "queue",
+        lambda b: b.retry_dead_letters(RetryQuery(queue=NUL)),
+    ),
     "retry type": (InvalidArgument, "type", lambda b: b.retry_dead_letters(RetryQuery(type=NUL))),
-    "retry error": (InvalidArgument, "error", lambda b: b.retry_dead_letters(RetryQuery(error=NUL))),
+    "retry error": (
+        InvalidArgument,
+        "error",
+        lambda b: b.retry_dead_letters(RetryQuery(error=NUL)),
+    ),
     "create queue": (InvalidArgument, "name", lambda b: b.create_queue(QueueSpec(name=NUL))),
     "create queue's profile": (
         InvalidArgument,
@@ -189,7 +197,7 @@ async def test_a_nul_is_refused_over_grpc():
 
 
 @pytest.mark.parametrize(
-    "verb, path, body, status",
+    ("verb", "path", "body", "status"),
     [
         ("POST", "/jobs", {"payload": 1, "type": NUL}, 400),
         ("POST", "/jobs", {"payload": 1, "queue": NUL}, 400),

@@ -14,10 +14,11 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.access.keyring import Keyring, parse_keys
-from jobqueue.access.policy import Access
+from jobqueue.access.policy import Access, Shown
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.core import ids
-from jobqueue.core.job import JobSpec, WorkerInfo, WorkerStatus
+from jobqueue.core.errors import InvalidArgument, Unauthenticated
+from jobqueue.core.job import IN_PROCESS, JobSpec, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Rules
 from jobqueue.engine.admission import MAX_QUEUES
@@ -243,7 +244,7 @@ async def test_a_lease_is_reported_by_the_worker_that_holds_it(servers: Servers)
     (job,) = (await alice.fetch()).assignments
     await alice.report(job.seq, job.lease, worker_pb2.REPORT_KIND_STARTED)
     await mallory.register(info("m", 13))
-    own = {"worker_id": "m", "incarnation": 13}
+    own: dict[str, Any] = {"worker_id": "m", "incarnation": 13}
     for kind in worker_pb2.ReportKind.values():
         if kind:
             answer = await mallory.report(job.seq, job.lease, kind, error="forged", **own)
@@ -332,6 +333,15 @@ async def test_a_worker_names_so_many_queues_at_most(servers: Servers):
     assert await alice.register(info(queues=queues)) is grpc.StatusCode.INVALID_ARGUMENT
     assert alice.refusals[-1].startswith("queues: ")
     assert not isinstance(await alice.register(info(queues=queues[1:])), grpc.StatusCode)
+
+
+def test_no_caller_is_called_like_the_owner_of_the_pool():
+    certificates = Access(certificates=True)
+    with pytest.raises(Unauthenticated, match="printable"):
+        certificates.identify(Shown(certificate=IN_PROCESS))
+    with pytest.raises(InvalidArgument, match="the name must be"):
+        parse_keys([f"a{IN_PROCESS}:worker:some-key-0123456789"], "auth.api_keys")
+    # A token's sub must be printable, too: tests/access/test_tokens.py.
 
 
 def test_leases_are_drawn_from_the_systems_entropy(monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue.core.errors import PermissionDenied, RateLimited
 from jobqueue.core.job import IN_PROCESS, Outcome, Refusal, Transition, WorkerStatus
-from jobqueue.core.lifecycle import REPORTABLE, State
+from jobqueue.core.lifecycle import REPORTABLE, Move, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.store import Rules
 from tests.stores.conftest import OpenDriver
@@ -66,7 +66,7 @@ async def test_the_id_of_an_offline_worker_can_be_taken_but_not_what_it_holds(dr
         await driver.store.register_worker(worker("w", 1, owner="alice"))
 
 
-@pytest.mark.parametrize("first, then", [("", "alice"), ("alice", ""), ("", "")])
+@pytest.mark.parametrize(("first", "then"), [("", "alice"), ("alice", ""), ("", "")])
 async def test_without_a_name_on_one_side_the_id_is_taken_as_ever(
     driver: Driver, first: str, then: str
 ):
@@ -117,7 +117,8 @@ async def test_a_caller_has_so_many_workers_at_most(open_driver: OpenDriver):
     await driver.store.register_worker(worker("m", owner="mallory"))
     assert await driver.store.retire_worker("b", 1, owner="alice")
     await driver.store.register_worker(worker("c", owner="alice"))
-    assert {"a", "c"} == {id for id, (_, owner) in (await owners(driver)).items() if owner == "alice"}
+    alices = {one for one, (_, owner) in (await owners(driver)).items() if owner == "alice"}
+    assert alices == {"a", "c"}
 
 
 async def test_what_is_offline_makes_room_unless_it_holds_jobs(open_driver: OpenDriver):
@@ -153,9 +154,9 @@ def said_by(worker_id: str, *reports: Transition) -> list[Transition]:
 
 
 @pytest.mark.parametrize("started", [False, True])
-@pytest.mark.parametrize("move", sorted(REPORTABLE, key=lambda move: move.value))
+@pytest.mark.parametrize("move", [move for move in Move if move in REPORTABLE])
 async def test_a_report_counts_only_from_the_worker_that_holds_the_lease(
-    driver: Driver, move, started: bool
+    driver: Driver, move: Move, started: bool
 ):
     for worker_id in ("w", "thief"):
         await driver.store.register_worker(worker(worker_id))

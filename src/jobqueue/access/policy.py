@@ -78,6 +78,8 @@ class Access:
         if secret is not None:
             caller = self._owner(secret)
         elif self._certificates and shown.certificate:
+            if not shown.certificate.isprintable():  # it is kept with what the caller registers
+                raise Unauthenticated("the name in the certificate must be printable")
             caller = self._holder(shown.certificate)
         else:
             raise Unauthenticated(self._what_to_show())

@@ -572,9 +572,14 @@ def owner_allows(owner: str, asking: str) -> bool:
     return not asking or owner in ("", asking)
 
 
+def shown_owner(owner: str) -> str:
+    """The owner as operators see it: the name of a caller, or nothing."""
+    return "" if owner == IN_PROCESS else owner
+
+
 def is_limited(owner: str) -> bool:
     """Whether the workers of this owner are counted: it is a caller that has a name."""
-    return owner not in ("", IN_PROCESS)
+    return bool(shown_owner(owner))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -52,7 +52,7 @@ class Rules:
     key_ttl: float = 86_400.0
     poison_after: int = 5  # worker deaths under a RUNNING job; 0 = never
     watchdog_grace: float = 5.0  # what a worker gets beyond the run timeout to report it itself
-    workers_per_owner: int = 1_000  # registrations of one caller at a time; 0 = no limit
+    workers_per_owner: int = 10_000  # registrations of one caller at a time; 0 = no limit
 
 
 @dataclass(slots=True)

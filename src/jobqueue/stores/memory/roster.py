@@ -58,9 +58,7 @@ class Roster:
         if worker is not None and not owner_allows(worker.info.owner, owner):
             raise not_your_worker(worker_id)
 
-    def seen(
-        self, worker_id: str, incarnation: int, now: float, owner: str
-    ) -> WorkerStatus | None:
+    def seen(self, worker_id: str, incarnation: int, now: float, owner: str) -> WorkerStatus | None:
         """Note a heartbeat; None if it is not one of a worker we count on."""
         self.check_owner(worker_id, owner)
         worker = self._workers.get(worker_id)

@@ -524,9 +524,11 @@ class SqliteStore:
         def work(db: sqlite3.Connection) -> list[Held] | JobQueueError:
             now = self._clock.now()
             types = None if info.types is None else json.dumps(sorted(info.types))
-            incarnation, owner, status = db.execute(
-                SQL["registration"], (info.id,)
-            ).fetchone() or (None, "", "")
+            incarnation, owner, status = db.execute(SQL["registration"], (info.id,)).fetchone() or (
+                None,
+                "",
+                "",
+            )
             allowed = owner_allows(owner, info.owner)
             if not allowed and status != WorkerStatus.OFFLINE:
                 return not_your_worker(info.id)
