@@ -33,7 +33,7 @@ from jobqueue.config_security import (
 from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.retry import check_retry
-from jobqueue.redaction import MASK, holds_secret, redact
+from jobqueue.redaction import MASK, holds_secret, redact_value
 
 _MAX_PORT = 65535
 _DAY = 86_400.0
@@ -520,10 +520,10 @@ def show(key: Key, value: Any) -> str:
         text = value.get_secret_value() if isinstance(value, SecretStr) else value
         return MASK if text else ""
     if isinstance(value, list):
-        return ",".join(str(item) for item in value)
+        return ",".join(redact_value(str(item)) for item in value)
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value is None else redact(str(value))
+    return "" if value is None else redact_value(str(value))
 
 
 def load(
@@ -594,11 +594,21 @@ def _validate(values: Mapping[str, Any], sources: Mapping[str, str]) -> Settings
 
 
 def _problem(key: Key, value: Any, sources: Mapping[str, str]) -> str:
-    shown = "this value" if key.secret else redact(reprlib.repr(value))
+    shown = "this value" if key.secret else reprlib.repr(_without_secrets(value))
     return (
         f"{key.path}: {shown} is not allowed; allowed: {key.allowed()}"
         f" (from {sources.get(key.path, 'default')})"
     )
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact_value(value)
+    if isinstance(value, list):
+        return [_without_secrets(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_secrets(name): _without_secrets(item) for name, item in value.items()}
+    return value
 
 
 def _secrets_in(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact_value
 
 
 def setting(default: Any, about: str, unit: str = "", **bounds: Any) -> Any:
@@ -50,4 +50,4 @@ class Section(BaseModel):
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            yield name, redact(value) if isinstance(value, str) else value
+            yield name, redact_value(value) if isinstance(value, str) else value

@@ -62,15 +62,31 @@ def _context(record: logging.LogRecord) -> dict[str, Any]:
             continue
         if name in _RESERVED:
             name = f"{name}_"
-        if any(word in name.lower() for word in _SECRET_FIELDS):
-            value = MASK
-        fields[name] = value
+        fields[name] = MASK if _names_secret(name) else _masked(value)
     return fields
 
 
 def _plain(value: object) -> str:
     """What JSON does not know, as text."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _masked(value: Any) -> Any:
+    """Without secrets: each text on its own, so that nothing beside it is masked with it."""
+    if isinstance(value, Mapping):
+        return {
+            name: MASK if _names_secret(str(name)) else _masked(item)
+            for name, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_masked(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return redact(_plain(value))
+
+
+def _names_secret(name: str) -> bool:
+    return any(word in name.lower() for word in _SECRET_FIELDS)
 
 
 def _trace(record: logging.LogRecord) -> str:
@@ -117,7 +133,7 @@ class JsonFormatter(logging.Formatter):
         line.update(_context(record))
         if (exception := _exception(record)) is not None:
             line["exception"] = exception
-        return redact(json.dumps(line, default=_plain))
+        return json.dumps(line, default=_plain)
 
 
 def one_line(text: str) -> str:
@@ -128,8 +144,8 @@ def one_line(text: str) -> str:
 
 
 def _indented(text: str) -> str:
-    """Lines that belong to the one above them."""
-    return "\n".join(f"    {one_line(line)}" for line in text.splitlines())
+    """Lines that belong to the one above them, without secrets."""
+    return "\n".join(f"    {one_line(redact(line))}" for line in text.splitlines())
 
 
 class TextFormatter(logging.Formatter):
@@ -149,12 +165,12 @@ class TextFormatter(logging.Formatter):
             if name not in said
         )
         level = self._paint(f"{record.levelname:<7}", _COLOURS.get(record.levelno, ""))
-        text = f"{self._paint(clock, _DIM)} {level} {one_line(record.getMessage())}"
+        text = f"{self._paint(clock, _DIM)} {level} {one_line(redact(record.getMessage()))}"
         if context:
             text += self._paint(f"  [{context}]", _DIM)
         if trace := _trace(record):
             text += f"\n{_indented(trace)}"
-        return redact(text)
+        return text
 
     def _paint(self, text: str, colour: str) -> str:
         return f"{colour}{text}{_RESET}" if self._colour and colour else text

@@ -20,7 +20,7 @@ from jobqueue.engine import admission
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import Dispatch
 from jobqueue.metrics import Metrics
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact_value
 from jobqueue.services.on_engine import EngineTaskQueue
 from jobqueue.topology import options, security, stream
 from jobqueue.topology.connect import create_store
@@ -220,7 +220,7 @@ class Embedded:
                 "role": settings.server.role,
                 "store": store.name,
                 "durable": store.durable,
-                "redis": redact(settings.redis.url),
+                "redis": redact_value(settings.redis.url),
                 "kafka": settings.kafka.bootstrap,
                 "concurrency": options.pool_concurrency(settings),
                 "queues": list(self._pool_queues()),
