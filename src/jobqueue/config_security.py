@@ -44,7 +44,9 @@ class TlsSection(Section):
         "PEM file with the certificate: of jq-server for both its ports, of jq-worker to show to"
         " the server.",
     )
-    key: str = setting("", "PEM file with the certificate's key.")
+    key: str = setting(
+        "", "PEM file with the certificate's key, which others may neither read nor change."
+    )
     ca: str = setting(
         "", "PEM file with the authority that a jq-worker trusts; none = those of the system."
     )
@@ -55,8 +57,8 @@ class TlsSection(Section):
     )
     client_roles: SomeNames = setting(
         [],
-        "Roles by the name in a client certificate, as NAME:ROLE+ROLE; none = every certificate"
-        " has every role.",
+        "Roles by the name in a client certificate, as NAME:ROLE+ROLE; `*` as the name stands for"
+        " every other certificate. One that is not named has no role.",
     )
 
 

@@ -15,6 +15,7 @@ AUTHORIZATION = "authorization"
 API_KEY = "x-api-key"
 _BEARER = "bearer "
 MAX_NAME = 200  # characters of a caller's name
+ANY_NAME = "*"
 ANY_ROLE = EVERY_ROLE
 """Required where any caller that is known will do."""
 
@@ -54,7 +55,10 @@ class Access:
         certificates: bool = False,
         certificate_roles: Mapping[str, frozenset[Role]] | None = None,
     ) -> None:
-        """``certificate_roles``: of each name in a certificate; without it they have every role."""
+        """``certificate_roles``: of each name in a certificate; ``*`` stands for all others.
+
+        A certificate that is not in it says who the caller is, and has no role.
+        """
         self._keys = keys or Keyring(())
         self._tokens = tokens
         self._certificates = certificates
@@ -98,9 +102,8 @@ class Access:
     def _holder(self, name: str) -> Caller:
         if len(name) > MAX_NAME or not name.isprintable():
             raise Unauthenticated(f"the certificate's name must have 1 to {MAX_NAME} characters")
-        if not self._certificate_roles:
-            return Caller(name, EVERY_ROLE)
-        return Caller(name, self._certificate_roles.get(name, frozenset()))
+        others = self._certificate_roles.get(ANY_NAME, frozenset())
+        return Caller(name, self._certificate_roles.get(name, others))
 
     def _what_to_show(self) -> str:
         ways = []
@@ -117,8 +120,10 @@ def permit(caller: Caller, allowed: Collection[Role] | None, what: str) -> None:
         needed = " or ".join(role for role in Role if role in allowed)
         if not needed:
             raise RoleMissing(f"{what} is not for callers of this server", caller)
+        # Keys and tokens have a role each: who has none showed a certificate.
+        hint = "" if caller.roles else "; the setting tls.client_roles gives certificates theirs"
         raise RoleMissing(
-            f"{what} takes the role {needed}; {caller.name!r} does not have it", caller
+            f"{what} takes the role {needed}; {caller.name!r} does not have it{hint}", caller
         )
 
 

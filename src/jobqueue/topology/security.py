@@ -89,7 +89,12 @@ def server_tls(settings: Settings) -> ServerTls | None:
 
 
 def check_exposure(settings: Settings, allowed: Access, tls: ServerTls | None) -> None:
-    """Refuse to be open to the network by oversight."""
+    """Refuse to be open to the network by oversight, and warn of what is probably one."""
+    if settings.tls.client_ca and not settings.tls.client_roles:
+        log.warning(
+            "tls.client_ca is set and tls.client_roles is not: a certificate tells who a caller is"
+            " and gives no role; set tls.client_roles, like *:client+worker"
+        )
     for name, face in (("http", settings.http), ("grpc", settings.grpc)):
         if not face.enabled or is_loopback(face.host):
             continue

@@ -244,7 +244,10 @@ async def test_a_certificate_has_the_role_that_the_server_gives_it_whatever_its_
     authority = Authority(tmp_path)
     ours = authority.issue("server", "IP:127.0.0.1")
     server = await serve(
-        tls__cert=str(ours.cert), tls__key=str(ours.key), tls__client_ca=str(authority.ca)
+        tls__cert=str(ours.cert),
+        tls__key=str(ours.key),
+        tls__client_ca=str(authority.ca),
+        tls__client_roles=["*:client"],
     )
     theirs = authority.issue(name)
     shown = Tls(str(authority.ca), str(theirs.cert), str(theirs.key))
