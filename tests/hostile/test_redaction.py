@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from jobqueue import config
 from jobqueue.cli.setting_flags import parse_sets
 from jobqueue.client.app import JobQueue
-from jobqueue.core.errors import JobQueueError
+from jobqueue.core.errors import InvalidArgument, JobQueueError
 from jobqueue.logs import JsonFormatter, TextFormatter
 from jobqueue.redaction import holds_secret, redact, redact_value
 from jobqueue.topology.connect import check_redis_url, create_store, parse_url, with_password
+from jobqueue.topology.layouts.layout import Service
 from jobqueue.topology.stream import kafka
+from jobqueue.topology.supervisor import services
 from tests.cli import processes
 
 # Two words around what is odd, so that a part of it that is shown can be told from other text.
@@ -182,6 +184,16 @@ def test_a_dry_run_shows_no_password(tmp_path: Path, password: str, scheme: str)
     assert done.returncode == 1
     assert "***@127.0.0.1:1/0" in done.stdout
     assert_hidden(done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("odd", ["5432?", "5432/", "5432#", "a@b?"])
+def test_a_part_of_a_password_is_not_taken_for_a_host(odd: str) -> None:
+    """`jq-ctl up` shows the host of a service that it was given."""
+    for name, scheme in (("postgres", "postgresql"), ("redis", "redis")):
+        named = Service(name, f"{scheme}://{HEAD}:{odd}{TAIL}@db/0")
+        with pytest.raises(InvalidArgument) as refused:
+            services.check((named,))
+        assert_hidden(str(refused.value))
 
 
 def test_a_dry_run_shows_no_password_of_kafka(tmp_path: Path) -> None:

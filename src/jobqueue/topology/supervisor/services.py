@@ -21,6 +21,7 @@ from jobqueue.topology.backing import (
     find_postgres,
     find_redis,
 )
+from jobqueue.topology.connect import parse_url
 from jobqueue.topology.layouts.layout import SERVICES, Probe, Service
 from jobqueue.topology.supervisor import identity, probing
 from jobqueue.topology.supervisor.guard import Guard
@@ -278,9 +279,10 @@ def _target(url: str, kind: _Kind) -> tuple[str, int]:
         return _first_of(url, kind)
     wanted = f"{kind.schemes[0]}://USER:PASSWORD@HOST:PORT/NAME"
     try:
+        parse_url(url, kind.flag)  # or a part of a password would be taken for the host, and shown
         parts = urlsplit(url)
         port = parts.port or kind.port
-    except ValueError:  # its message would show what may be a password
+    except (InvalidArgument, ValueError):  # whose messages show the URL
         raise InvalidArgument(kind.flag, f"is not a URL like {wanted}") from None
     if parts.scheme not in kind.schemes or not parts.hostname:
         raise InvalidArgument(kind.flag, f"is not a URL like {wanted}")
