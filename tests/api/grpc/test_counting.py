@@ -101,3 +101,11 @@ def test_the_largest_batches_that_are_allowed_are_taken():
     spec = types_pb2.JobSpec(payload=b"Z" * 40, queue="default", labels={"a": "b"})
     data = BATCH(specs=[spec] * rule.items["specs"]).SerializeToString()
     assert len(read(BATCH, rule.items, data).specs) == rule.items["specs"]
+
+
+def test_a_parser_with_an_answer_of_its_own_keeps_it():
+    def parse(data: bytes) -> object:
+        return "malformed"
+
+    reader = counted(parse, client_pb2.ListJobsRequest.DESCRIPTOR, {"states": 1})
+    assert reader(b"\xff") == "malformed"

@@ -82,7 +82,7 @@ def counted(
                         trees[suspects] = _tree(message, items, suspects)
                     _look(data, trees[suspects])
             built = parse(data)
-            if isinstance(built, Message):  # taskqueue.v1 has an object for what it could not read
+            if numbers and isinstance(built, Message):  # taskqueue.v1 has its own word for others
                 for path in numbers:
                     _check_numbers(built, path, items[path])
         except InvalidArgument as error:

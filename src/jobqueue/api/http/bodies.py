@@ -309,7 +309,7 @@ def _count(body: bytes, settings: HttpSettings) -> None:
     """Refuse a batch with too many items; with so many commas, one that is no object, too."""
     _counting.left = settings.max_batch_jobs
     try:
-        _decode(_COUNTED_BATCH, BatchBody, body)
+        _decode(_COUNTED_BATCH, _CountedBatch, body)
     except InvalidArgument:
         if _counting.left >= 0:
             raise
