@@ -15,6 +15,7 @@ from jobqueue.cli import ctl_events, display, program
 from jobqueue.core.errors import Code, JobFailed
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.progress import Progress
 from jobqueue.core.stream import JobEvent
 from tests import patience
 
@@ -89,5 +90,5 @@ def test_json_on_a_terminal_commands_nothing(capsys: pytest.CaptureFixture[str])
 def test_tables_and_fields_command_nothing(capsys: pytest.CaptureFixture[str]):
     display.print_table(["NAME", "ERROR"], [[f"boom{ESCAPE}", HOSTILE]], "none")
     display.print_fields([("Error", HOSTILE)])
-    typer.echo(display.progress_line(display.Progress(None, HOSTILE)))
+    typer.echo(display.progress_line(Progress(None, HOSTILE)))
     assert_harmless(capsys.readouterr().out)
