@@ -30,12 +30,32 @@ class AuthSection(Section):
         "", "File with more of them, one on a line, which only its owner may read."
     )
     jwt_secret: SecretStr = setting(
-        SecretStr(""), "Secret that tokens (JWT) are signed with, 32 bytes or more; none = no JWT."
+        SecretStr(""),
+        "Secret that tokens (JWT) are signed with, 32 bytes or more; none = no such tokens.",
+    )
+    jwt_keys_file: str = setting(
+        "",
+        "File with the public keys of the tokens' issuer, which only its owner may change: PEM, or"
+        " a key set (JWKS) whose keys have names (`kid`). Read again when it changes; none = no"
+        " such tokens.",
     )
     jwt_algorithms: SomeNames = setting(
-        ["HS256"], "Signatures that are accepted: HS256, HS384, HS512."
+        ["HS256", "RS256", "ES256", "EdDSA"],
+        "Signatures that are accepted: HS256, HS384, HS512 with the secret; RS, PS and ES with 256,"
+        " 384 or 512, and EdDSA (Ed25519), with a public key of that kind.",
     )
+    jwt_issuer: str = setting("", "What a token's `iss` must be; none = it is not looked at.")
     jwt_audience: str = setting("", "What a token's `aud` must name.")
+    jwt_roles_claim: str = setting("roles", "The claim that lists a caller's roles.")
+    jwt_max_lifetime: Seconds = setting(
+        0.0,
+        "Longest time that a token may be valid for, from its `iat`, which it must have then, to"
+        " its `exp`; 0 = no limit.",
+        "s",
+        ge=0,
+        le=1e9,
+    )
+    jwt_leeway: Seconds = setting(10.0, "How far the issuer's clock may be off.", "s", ge=0, le=300)
 
 
 class TlsSection(Section):
@@ -116,17 +136,3 @@ def plain_keys_in_file(values: Mapping[str, Any], sources: Mapping[str, str]) ->
         for number, entry in enumerate(entries, 1)
         if not entry.split(":", 2)[-1].strip().startswith(_HASHED)
     ]
-
-
-def security_problems(auth: AuthSection, tls: TlsSection) -> list[str]:
-    """Settings that make no sense without each other."""
-    problems = []
-    if bool(tls.cert) != bool(tls.key):
-        problems.append("tls.cert and tls.key: give both or none")
-    if tls.client_ca and not tls.cert:
-        problems.append("tls.client_ca: client certificates take TLS; give tls.cert and tls.key")
-    if tls.client_roles and not tls.client_ca:
-        problems.append("tls.client_roles: needs tls.client_ca")
-    if auth.jwt_audience and not auth.jwt_secret.get_secret_value():
-        problems.append("auth.jwt_audience: needs auth.jwt_secret")
-    return problems

@@ -16,6 +16,7 @@ from jobqueue.access.tokens import TokenVerifier
 from jobqueue.config import Settings
 from jobqueue.core.clock import SystemClock
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.topology.extras import not_installed
 
 log = logging.getLogger("jobqueue.server")
 
@@ -44,16 +45,26 @@ def access(settings: Settings) -> Access:
 def _tokens(settings: Settings) -> TokenVerifier | None:
     auth = settings.auth
     secret = auth.jwt_secret.get_secret_value()
-    if not secret:
-        if auth.jwt_audience:
-            raise InvalidArgument("auth.jwt_audience", "needs auth.jwt_secret")
+    if not secret and not auth.jwt_keys_file:
+        for name in ("jwt_issuer", "jwt_audience", "jwt_max_lifetime"):
+            if getattr(auth, name):
+                # Who sets it wants tokens to be checked: without a key everybody might be let in.
+                raise InvalidArgument(f"auth.{name}", "needs auth.jwt_secret or auth.jwt_keys_file")
         return None
-    return TokenVerifier(
-        secret.encode(),
-        SystemClock(),
-        algorithms=auth.jwt_algorithms,
-        audience=auth.jwt_audience,
-    )
+    try:
+        return TokenVerifier(
+            secret.encode(),
+            SystemClock(),
+            keys_file=Path(auth.jwt_keys_file) if auth.jwt_keys_file else None,
+            algorithms=auth.jwt_algorithms,
+            audience=auth.jwt_audience,
+            issuer=auth.jwt_issuer,
+            roles_claim=auth.jwt_roles_claim,
+            max_lifetime=auth.jwt_max_lifetime,
+            leeway=auth.jwt_leeway,
+        )
+    except ModuleNotFoundError as error:
+        raise not_installed(error, "auth.jwt_keys_file", "cryptography") from None
 
 
 def limiter(settings: Settings) -> Limiter | None:
@@ -102,8 +113,8 @@ def check_exposure(settings: Settings, allowed: Access, tls: ServerTls | None) -
             raise InvalidArgument(
                 f"{name}.host",
                 f"{face.host} is open to the network, and nobody has to say who they are; set"
-                " auth.api_keys, auth.jwt_secret or tls.client_ca, or take the risk with"
-                " server.insecure=true",
+                " auth.api_keys, auth.jwt_secret, auth.jwt_keys_file or tls.client_ca, or take the"
+                " risk with server.insecure=true",
             )
         if not allowed.required:
             log.warning("%s is open to the network without authentication", face.host)
