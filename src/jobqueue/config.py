@@ -155,7 +155,7 @@ class HttpSettings(Section):
         "Connections at a time; fewer where the process may open fewer files. At most a third of"
         " them are calls under way, a sixth waits, a sixth streams; one caller has half of each.",
         "connections",
-        ge=48,
+        ge=12,
         le=1_000_000,
     )
     max_connections_per_address: Int = setting(

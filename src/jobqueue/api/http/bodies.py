@@ -349,14 +349,14 @@ def _text(body: bytes) -> bytes:
     return body
 
 
-def _decode(decoder: msgspec.json.Decoder[_T], kind: type[_T], body: bytes) -> _T:
+def _decode(decoder: msgspec.json.Decoder[_T], kind: type, body: bytes) -> _T:
     try:
         return decoder.decode(_text(body))
     except msgspec.ValidationError as error:
-        try:
-            return decoder.decode(_with_whole_numbers(body))
-        except msgspec.DecodeError:  # it was not that
-            raise _wrong_shape(str(error), kind) from None
+        if "`int`, got `float`" in str(error):
+            with contextlib.suppress(msgspec.DecodeError):  # it was not that alone
+                return decoder.decode(_with_whole_numbers(body))
+        raise _wrong_shape(str(error), kind) from None
     except RecursionError:
         raise InvalidArgument("body", "is nested too deeply") from None
     except msgspec.DecodeError as error:
