@@ -33,6 +33,7 @@ _Token = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(s[0-9a-f
 _Moment = Annotated[
     str, WithJsonSchema({"anyOf": [{"type": "number", **EPOCH}, {"type": "string", **RFC3339}]})
 ]
+_View = Annotated[View | None, WithJsonSchema({"type": "string", "enum": list(get_args(View))})]
 JobId = Annotated[str, Path(json_schema_extra={"format": "uuid"})]
 _VIEW = Field(None, description="the vocabulary of `status`; by default the server's setting")
 
@@ -42,7 +43,7 @@ class _Strict(BaseModel):
 
 
 class _JobParams(_Strict):
-    view: View | _Absent = _VIEW
+    view: _View = _VIEW
 
 
 class _NoParams(_Strict):
