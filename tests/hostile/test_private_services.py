@@ -180,6 +180,7 @@ def test_a_private_kafka_lets_nobody_in_without_its_password(folder: Path, servi
     try:
         server.start()
         controller = server._noted_controller_port()
+        assert controller is not None
         for port in (server.port, controller):
             assert is_hung_up_on(port), port
         stranger = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
@@ -196,7 +197,7 @@ def test_a_private_kafka_lets_nobody_in_without_its_password(folder: Path, servi
         server.remove()
 
 
-def is_hung_up_on(port: int | None) -> bool:
+def is_hung_up_on(port: int) -> bool:
     """Whether a request for the topics, from a client that did not log in, ends the connection."""
     request = bytes.fromhex("0003 0001 00000000 ffff 00000000")
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
