@@ -249,8 +249,8 @@ def test_a_distribution_is_used_where_it_is_named(
     try:
         server.start()
         assert str(folder / "libs").encode() in Path(f"/proc/{server.pid}/cmdline").read_bytes()
-        told = {"bootstrap.servers": server.bootstrap, **server.login}
-        assert AdminClient(told).list_topics(timeout=PATIENCE)
+        ours = AdminClient({"bootstrap.servers": server.bootstrap, **server.login})
+        assert ours.list_topics(timeout=PATIENCE)
     finally:
         server.remove()
 
