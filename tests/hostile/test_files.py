@@ -117,7 +117,7 @@ def test_no_program_starts_with_a_key_that_others_may_read(
     pair.key.chmod(0o644)
     files = {"cert": pair.cert, "key": pair.key, "ca": authority.ca}
     told = {name: str(files[file]) for name, file in variables.items()}
-    done = processes.run(*program, cwd=tmp_path, **told)
+    done = processes.run(*program, cwd=tmp_path, timeout=30.0, **told)
     assert done.returncode in (1, 2)
     said = done.stdout + done.stderr
     assert "others may read or change it (mode 644); run chmod 600" in said
