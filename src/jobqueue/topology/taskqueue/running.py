@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from jobqueue.access.hosts import is_loopback
 from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.services import journal
-from jobqueue.topology.loopback import is_loopback
 from jobqueue.topology.taskqueue import catalogue
 from jobqueue.topology.taskqueue.catalogue import Service
 from jobqueue.topology.taskqueue.environment import Values
