@@ -261,7 +261,9 @@ class _AuditFile(logging.handlers.WatchedFileHandler):
 
     def _open(self) -> TextIOWrapper:
         # For its owner, whatever the umask says.
-        file = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        file = os.open(self.baseFilename, flags, 0o600)
+        os.fchmod(file, 0o600)
         return open(file, "a", encoding="utf-8")
 
 

@@ -23,13 +23,13 @@ _NAMED = re.compile(rf"(?i)(?:{_WORDS})\s*=")
 
 # In prose: a URL up to the colon after its user or host, what follows, and where the next begins.
 # Nothing here reads a text more than once, however it is made: callers decide what is logged.
-_LOGIN = re.compile(r"://[^\s/:@]*:")
+_LOGIN = re.compile(r"://[^\s/:]*:")
 _PORT = re.compile(r"""[0-9]{1,5}(?![^/?#\s"',;)\]}])""")
 _WORD = re.compile(r"\S{0,1000}")
 _NEXT_URL = re.compile(r"\s[A-Za-z][A-Za-z0-9+.-]*://")
 _OPTION = re.compile(
     rf"""(?i)((?:{_WORDS})\s*=\s*)"""
-    r"""('(?:[^'\\]|\\.){0,1000}'|"(?:[^"\\]|\\.){0,1000}"|[^\s&]+)"""
+    r"""('(?:[^'\\]|\\.){0,1000}'|"(?:[^"\\]|\\.){0,1000}"|(?!\.\.\.(?:\W|$))[^\s&]+)"""
 )
 _IN_HEADER = re.compile(r"(?i)\b(bearer|x-api-key:)(\s+)[\w.~+/=-]{8,}")
 

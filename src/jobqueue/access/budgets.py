@@ -25,6 +25,7 @@ _WORDS = {
     Kind.CALL: "calls",
     Kind.WAIT: "waits",
     Kind.STREAM: "streams",
+    Kind.WATCH: "watches",
 }
 # Room for a fleet of two thousand workers with one key, and for an app that waits for many jobs.
 DEFAULTS: Mapping[Kind, Budget] = {
@@ -32,6 +33,7 @@ DEFAULTS: Mapping[Kind, Budget] = {
     Kind.CALL: Budget(4_000, 2_000),
     Kind.WAIT: Budget(40_000, 20_000),
     Kind.STREAM: Budget(8_000, 4_000),
+    Kind.WATCH: Budget(1_000, 100),  # no setting: an orchestrator has a few
 }
 
 

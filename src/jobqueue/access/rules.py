@@ -19,6 +19,7 @@ class Kind(enum.Enum):
     CALL = "call"
     WAIT = "wait"  # a long poll
     STREAM = "stream"
+    WATCH = "watch"  # a stream of those who are not known: it takes no room from the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,10 @@ class Rule:
 
 MAX_BATCH = 10_000  # jobs in one message
 MAX_LABELS = 32 * MAX_BATCH  # of all of them
+MAX_JOB_LABELS = 1_000  # of one; the engine takes fewer, and says so
 MAX_REPORTS = 100_000  # in one message; a worker joins those that waited
 MAX_LEASES = 100_000  # a worker's largest concurrency
-MAX_NAMES = 5_000  # of queues or task types
+MAX_NAMES = 10_000  # of queues or task types; the engine takes fewer, and says which
 MAX_WEIGHTS = 100  # there are ten priorities
 MAX_FILTERS = 100  # there are fewer states, and fewer reasons
 
@@ -55,12 +57,12 @@ _BEAT = {"leases": MAX_LEASES, "begun": MAX_LEASES, "progress": MAX_LEASES}
 
 RULES: dict[str, Rule] = {
     "server.probe": Rule(_OPEN, Kind.PROBE),
-    "server.watch_health": Rule(_OPEN, Kind.STREAM),
+    "server.watch_health": Rule(_OPEN, Kind.WATCH),
     "server.describe": Rule(_OPEN),
     "server.reflect": Rule(_OPERATOR, Kind.STREAM),
     "server.metrics": Rule(_OPERATOR, Kind.PROBE),
     "server.status": Rule(_OPERATOR),
-    "job.submit": Rule(_CLIENT, items={"spec.labels": MAX_LABELS}),
+    "job.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
     "job.submit_batch": Rule(_CLIENT, items={"specs": MAX_BATCH, "specs.labels": MAX_LABELS}),
     "job.submit_stream": Rule(
         _CLIENT, Kind.STREAM, {"specs": MAX_BATCH, "specs.labels": MAX_LABELS}
@@ -75,7 +77,7 @@ RULES: dict[str, Rule] = {
     "job.retry": Rule(_OPERATOR, changes=True),
     "job.retry_all": Rule(_OPERATOR, items={"reasons": MAX_FILTERS}, changes=True),
     "job.delete": Rule(_OPERATOR, changes=True),
-    "task.submit": Rule(_CLIENT, items={"spec.labels": MAX_LABELS}),
+    "task.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
     "task.list": Rule(_READER, items={"status_filter": MAX_FILTERS}),
     "queue.list": Rule(_OPERATOR),
     "queue.read": Rule(_OPERATOR),
@@ -112,7 +114,7 @@ RULES: dict[str, Rule] = {
     "worker.drain": Rule(_OPERATOR, changes=True),
     "worker.undrain": Rule(_OPERATOR, changes=True),
     "worker.shutdown": Rule(_OPERATOR, changes=True),
-    "part.create_job": Rule(_PARTS, items={"spec.labels": MAX_LABELS}),
+    "part.create_job": Rule(_PARTS, items={"spec.labels": MAX_JOB_LABELS}),
     "part.list_jobs": Rule(_PARTS, items={"status_filter": MAX_FILTERS}),
     "part.call": Rule(_PARTS),
 }

@@ -566,10 +566,12 @@ none of them is called that."""
 def owner_allows(owner: str, asking: str) -> bool:
     """Whether a caller may use a worker's registration, by the owner that the store remembers.
 
-    A caller without a name is one of a server where nobody has to say who they are. Without an
-    owner the worker was registered there, or by an older version: it belongs to whoever comes next.
+    A caller without a name is one of a server where nobody has to say who they are. Who has the
+    store open itself may do everything: no caller can keep a server's own pool from starting.
+    Without an owner the worker was registered by one of those without a name, or by an older
+    version: it belongs to whoever comes next.
     """
-    return not asking or owner in ("", asking)
+    return asking in ("", IN_PROCESS) or owner in ("", asking)
 
 
 def shown_owner(owner: str) -> str:

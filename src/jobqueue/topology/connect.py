@@ -149,6 +149,9 @@ def _has_bare_characters(url: str) -> bool:
     """
     rest = url.partition("://")[2]
     authority = _authority(rest)
+    # PostgreSQL's client ends a login at the first @, and takes what follows for a host.
+    if authority.count("@") > 1 and url.startswith("postgres"):
+        return True
     path, _, options = rest[len(authority) :].partition("?")
     return (
         "#" in rest

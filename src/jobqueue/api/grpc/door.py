@@ -24,6 +24,9 @@ from jobqueue.api.grpc.counting import Refused, counted
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import InvalidArgument, JobQueueError, PermissionDenied
 
+_MESSAGE_TIMEOUT = 10.0  # seconds that the one message of a call may take to come
+_MAX_OPEN_BYTES = 1024  # of a message that everybody may send
+
 if TYPE_CHECKING:
     _Handler = grpc.RpcMethodHandler[Any, Any]
     _Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]
@@ -97,6 +100,8 @@ class Door(grpc.aio.ServerInterceptor):
         request = descriptor_pool.Default().FindMethodByName(name).input_type
         assert handler.request_deserializer is not None
         parse = counted(handler.request_deserializer, request, rule.items)
+        if rule.roles is None:
+            parse = _short(parse)
         generates = inspect.isasyncgenfunction(inner)
 
         async def decide(requests: Any, context: Any) -> None:
@@ -157,7 +162,12 @@ class Door(grpc.aio.ServerInterceptor):
 
     async def _only(self, method: str, context: Any) -> Any:
         """The one message of a call that has one."""
-        request = await context.read()
+        try:
+            async with asyncio.timeout(_MESSAGE_TIMEOUT):
+                request = await context.read()
+        except TimeoutError:
+            late = f"did not come within {_MESSAGE_TIMEOUT:g} s"
+            request = Refused(InvalidArgument("request", late))
         if request is grpc.aio.EOF:
             request = Refused(InvalidArgument("request", "is missing"))
         if isinstance(request, Refused):
@@ -187,6 +197,18 @@ class Door(grpc.aio.ServerInterceptor):
             return handler
         error = PermissionDenied(f"{method.rpartition('/')[2]} is not for callers of this server")
         return self._refusing(method, error, time.perf_counter())
+
+
+def _short(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """A parser for what everybody may send: nobody needs more than a name there."""
+
+    def parse_short(data: bytes) -> Any:
+        if len(data) > _MAX_OPEN_BYTES:
+            allowed = f"at most {_MAX_OPEN_BYTES} bytes are allowed"
+            return Refused(InvalidArgument("request", allowed))
+        return parse(data)
+
+    return parse_short
 
 
 def _shown(

@@ -353,7 +353,7 @@ def _decode(decoder: msgspec.json.Decoder[_T], kind: type, body: bytes) -> _T:
     try:
         return decoder.decode(_text(body))
     except msgspec.ValidationError as error:
-        if "`int`, got `float`" in str(error):
+        if "got `float`" in str(error):
             with contextlib.suppress(msgspec.DecodeError):  # it was not that alone
                 return decoder.decode(_with_whole_numbers(body))
         raise _wrong_shape(str(error), kind) from None

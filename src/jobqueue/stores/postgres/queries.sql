@@ -969,7 +969,8 @@ SELECT id, name FROM n UNION SELECT id, name FROM worker_name WHERE name = ANY (
 SELECT id, name FROM worker_name WHERE id = ANY ($1::int[])
 
 -- name: register_worker
--- A reconnect of the same incarnation does not undo an operator's drain.
+-- A reconnect of the same incarnation does not undo an operator's drain. No row: another owner's was
+-- faster (core.job.owner_allows).
 INSERT INTO workers AS w (id, incarnation, hostname, pid, concurrency, queues, version, link,
                           types, owner, status, registered_at, last_seen)
 SELECT $1, $2, $3, $4, $5, $6, $7, $9, $10::text[], $11, 'ONLINE', c.now, c.now
@@ -980,6 +981,9 @@ ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = ex
     owner = excluded.owner, registered_at = excluded.registered_at, last_seen = excluded.last_seen,
     status = CASE WHEN w.incarnation = excluded.incarnation AND w.status <> 'OFFLINE'
                   THEN w.status ELSE 'ONLINE' END
+WHERE excluded.owner IN ('', E'\tin process') OR w.owner IN ('', excluded.owner)
+   OR w.status = 'OFFLINE'
+RETURNING id
 
 -- name: registering
 -- One registration of an owner ($1) at a time, so that they can be counted.
@@ -996,9 +1000,10 @@ DELETE FROM workers AS w WHERE w.owner = $1 AND w.id <> $2 AND w.status = 'OFFLI
 RETURNING w.id
 
 -- name: beat
--- By its owner ($4); by anybody if it has none, or where nobody has to say who they are ($4 is '').
+-- By its owner ($4); by anybody if it has none; by who has the store open, or where nobody has to say
+-- who they are (core.job.owner_allows).
 UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestamp())
-WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' AND ($4 = '' OR owner IN ('', $4))
+WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' AND ($4 IN ('', E'\tin process') OR owner IN ('', $4))
 RETURNING status
 
 -- name: owner
@@ -1077,7 +1082,7 @@ RETURNING id
 -- name: retire_worker
 -- By its owner ($3), as "beat".
 DELETE FROM workers AS w WHERE w.id = $1 AND w.incarnation = $2
-AND ($3 = '' OR w.owner IN ('', $3)) AND NOT EXISTS (
+AND ($3 IN ('', E'\tin process') OR w.owner IN ('', $3)) AND NOT EXISTS (
     SELECT FROM job_live WHERE worker = (SELECT id FROM worker_name WHERE name = $1))
 RETURNING w.id
 

@@ -70,11 +70,13 @@ class Workers:
                     raise not_your_worker(info.id)
                 if limited:
                     await self._make_room(db, info)
-                await db.execute(
+                registered = await db.fetchval(
                     SQL["register_worker"],
                     info.id, info.incarnation, info.hostname, info.pid, info.concurrency,
                     list(info.queues), info.version, now, info.link, types, info.owner,
                 )  # fmt: skip
+                if registered is None:
+                    raise not_your_worker(info.id)
                 if incarnation is None or (allowed and incarnation == info.incarnation):
                     return []
                 return await reads.held(db, info.id)
