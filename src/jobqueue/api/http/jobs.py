@@ -85,6 +85,7 @@ def submit_routes(desk: Desk) -> APIRouter:
                 202: (shapes.BatchAnswer, "every job was accepted, or was there already"),
                 207: (shapes.BatchAnswer, "some were refused; `results` says which and why"),
                 404: (shapes.BatchAnswer, "all were refused, the first one for this reason"),
+                409: (shapes.BatchAnswer, "all were refused, the first one for this reason"),
                 503: (shapes.BatchAnswer, "all were refused; try again after `Retry-After`"),
             },
             400,
