@@ -32,7 +32,7 @@ def test_each_kind_has_its_own_budget():
     for kind in Kind:
         for _ in range(2):
             budgets.enter(kind, "name ann")
-    assert [budgets.under_way(kind) for kind in Kind] == [2] * 4
+    assert [budgets.under_way(kind) for kind in Kind] == [2] * len(Kind)
 
 
 def test_what_leaves_twice_is_counted_once():
@@ -58,7 +58,7 @@ def test_a_call_that_becomes_a_stream_is_counted_as_one():
     for place in (*places, third):
         place.leave()
         place.move(Kind.WAIT)
-    assert [budgets.under_way(kind) for kind in Kind] == [0] * 4
+    assert [budgets.under_way(kind) for kind in Kind] == [0] * len(Kind)
     assert budgets.under_way(Kind.CALL, "name ann") == 0
 
 

@@ -77,6 +77,16 @@ async def test_without_a_name_on_one_side_the_id_is_taken_as_ever(
     await driver.succeed(a)
 
 
+async def test_who_has_the_store_open_takes_any_id(driver: Driver):
+    """A caller with the id of a server's own pool must not keep the server from starting."""
+    await driver.store.register_worker(worker("pool", 1, owner="mallory"))
+    await driver.store.register_worker(worker("pool", 2, owner=IN_PROCESS))
+    assert await owners(driver) == {"pool": (2, IN_PROCESS)}
+    assert driver.store.pulse("pool", 2, [], [], owner=IN_PROCESS).known
+    with pytest.raises(PermissionDenied):
+        await driver.store.register_worker(worker("pool", 3, owner="mallory"))
+
+
 async def test_a_heartbeat_of_another_owner_has_no_effect(driver: Driver):
     await driver.store.register_worker(worker("w", 1, owner="alice"))
     a = await driver.running()
