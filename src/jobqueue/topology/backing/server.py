@@ -358,12 +358,14 @@ class PrivateServer(ABC):
         return int(found[1]) if found else None
 
     def _make_folder(self) -> None:
-        """Whatever the umask says, the server's user can pass what is made here."""
+        """Whatever the umask says: the server's user can pass, and only we write."""
         missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
-            if account.is_root():
-                path.chmod(0o755)
+            path.chmod(0o755 if account.is_root() else 0o700)
+        mode = self.folder.stat().st_mode
+        if mode & 0o022:  # the password is in there
+            self.folder.chmod(mode & 0o7755)
 
     @contextlib.contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
