@@ -8,9 +8,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 BASE_STAMP := $(VENV)/.stamp-base
 DEV_STAMP := $(VENV)/.stamp-dev
-INPUTS := pyproject.toml constraints.txt src/jobqueue/_version.py
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
-	--prefer-binary -c constraints.txt
+INPUTS := pyproject.toml src/jobqueue/_version.py
+BASE_PINS := pins/build.txt pins/run.txt
+DEV_PINS := pins/dev.txt
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+# Wheels only: the tools that build a package from its source would come without hashes. On a
+# platform that lacks a wheel: make WHEELS= setup
+WHEELS ?= --only-binary :all:
 
 # A virtual environment that is half-finished, was moved here from another folder, or has lost its
 # interpreter is not used: without its stamps it is built anew.
@@ -22,7 +26,8 @@ endif
 ARGS ?=
 # More than there are cores: many tests wait for programs that they have started.
 TEST_JOBS ?= 3
-CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/requirements.py bench examples)
+CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/pins.py scripts/requirements.py scripts/sbom.py \
+	bench examples)
 
 define make_venv
 	@set -e; \
@@ -44,16 +49,26 @@ define make_venv
 	fi
 endef
 
-$(BASE_STAMP): $(INPUTS)
+# First the packages whose hashes are known, then our own source, which has none: pip takes no
+# editable install together with hashes.
+define install
+	@$(PIP_INSTALL) --require-hashes $(WHEELS) $(addprefix -r ,$(1)) || { \
+		echo "A package could not be installed. If it has no wheel for this platform, build it from" >&2; \
+		echo "its source: make WHEELS= $(MAKECMDGOALS)" >&2; \
+		exit 1; }
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+endef
+
+$(BASE_STAMP): $(INPUTS) $(BASE_PINS)
 	$(make_venv)
 	@echo "Installing jobqueue"
-	@$(PIP_INSTALL) -e .
+	$(call install,$(BASE_PINS))
 	@touch $@
 
-$(DEV_STAMP): $(INPUTS)
+$(DEV_STAMP): $(INPUTS) $(DEV_PINS)
 	$(make_venv)
 	@echo "Installing jobqueue with the development tools"
-	@$(PIP_INSTALL) -e '.[dev,bench,postgres,redis,kafka]'
+	$(call install,$(DEV_PINS))
 	@touch $(BASE_STAMP) $@
 
 .PHONY: help
@@ -146,6 +161,20 @@ proto: $(DEV_STAMP) ## Generate the Python code of the protos
 .PHONY: requirements
 requirements: $(DEV_STAMP) ## Show which test shows which requirement (STRICT=1: fail while one is open)
 	@STRICT=$(STRICT) $(BIN)/python scripts/requirements.py $(ARGS)
+
+# Not from the stamp: the pins may be what has to be mended.
+.PHONY: pins
+pins: ## Renew pins/*.txt, the hashes of all that is installed (ARGS=--upgrade: newest versions)
+	@test -x $(BIN)/uv || $(MAKE) setup
+	@$(BIN)/python scripts/pins.py $(ARGS)
+
+.PHONY: audit
+audit: $(DEV_STAMP) ## Look for known vulnerabilities in the pinned packages
+	@$(BIN)/pip-audit --disable-pip $(addprefix -r ,$(BASE_PINS) $(DEV_PINS) pins/extras.txt)
+
+.PHONY: sbom
+sbom: $(DEV_STAMP) ## Write dist/*.cdx.json, which lists the packages that jobqueue needs
+	@$(BIN)/python scripts/sbom.py $(ARGS)
 
 .PHONY: ci
 ci: ## Run all that has to pass before a merge

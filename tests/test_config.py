@@ -74,6 +74,7 @@ def test_flag_beats_environment_beats_file_beats_default(yaml_file):
 def test_every_setting_has_an_environment_variable():
     examples = {"text": "x", "true or false": "false", "one or more names": "a, b"}
     examples["names, or none"] = "a, b"
+    examples["names and addresses without a port, or none"] = "a, b"
     examples["a number from 0 to 1 or nothing"] = "0.5"
     for key in config.keys().values():
         allowed = key.allowed()
@@ -182,7 +183,10 @@ def test_heartbeats_must_fit_their_timeout():
     [
         ("http: [1\n", "not valid YAML"),
         ("- a\n- b\n", "the file must hold keys; allowed: auth, cron, db, grpc"),
-        ("http: 3\n", "http must hold keys; allowed: enabled, host, port, view"),
+        (
+            "http: 3\n",
+            "http must hold keys; allowed: allowed_hosts, enabled, host, max",
+        ),
         ("log:\n  level: info\n  level: debug\n", ":3: log.level is given twice"),
         ("http: !!python/object:os.system {}\n", "unknown key"),
         ("a: &a [*a]\n", "unknown key a"),

@@ -54,7 +54,7 @@ class Ground:
 @contextlib.contextmanager
 def ground(folder: Path, patience: float) -> Iterator[Ground]:
     """Start all three in a folder, which has to be on a disk; stop them afterwards."""
-    kafka = PrivateKafka(folder / "kafka")
+    kafka = PrivateKafka(folder / "kafka", login=False)
     with replicated.ground(folder, patience) as servers:
         try:
             kafka.start()

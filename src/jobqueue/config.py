@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 
 from jobqueue.config_environ import PREFIX, unknown_variables
 from jobqueue.config_file import ConfigError, read_file
-from jobqueue.config_section import Int, Names, Seconds, Section, setting
+from jobqueue.config_section import Host, Hosts, Int, Names, Seconds, Section, setting
 from jobqueue.config_security import (
     AuthSection,
     LimitsSection,
@@ -33,7 +33,7 @@ from jobqueue.config_security import (
 from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.retry import check_retry
-from jobqueue.redaction import MASK, holds_secret, redact
+from jobqueue.redaction import MASK, holds_secret, redact_value
 
 _MAX_PORT = 65535
 _DAY = 86_400.0
@@ -150,6 +150,27 @@ class HttpSettings(Section):
     enabled: bool = setting(True, "Serve the HTTP API, /metrics, /healthz and /readyz.")
     host: str = setting("127.0.0.1", "Address that HTTP listens on.", min_length=1)
     port: Int = setting(8080, "Port of HTTP; 0 takes a free one.", ge=0, le=_MAX_PORT)
+    max_connections: Int = setting(
+        3072,
+        "Connections at a time; fewer where the process may open fewer files. At most a third of"
+        " them are calls under way, a sixth waits, a sixth streams; one caller has half of each.",
+        "connections",
+        ge=12,
+        le=1_000_000,
+    )
+    max_connections_per_address: Int = setting(
+        2048,
+        "The same from one address; as many as `http.max_connections` where a proxy is the only one"
+        " that connects.",
+        "connections",
+        ge=1,
+        le=1_000_000,
+    )
+    allowed_hosts: Hosts = setting(
+        [],
+        "Names that HTTP is called by, as they stand in `Host`, beside `localhost` and `http.host`;"
+        " `*` = any. None given, a server on which callers have to say who they are takes any.",
+    )
     view: Literal["canonical", "scheduler", "producer"] = setting(
         "canonical", "Vocabulary of job states in HTTP answers, unless a request asks for another."
     )
@@ -299,6 +320,10 @@ class LogSection(Section):
         "auto",
         "JSON lines, or text for people; `auto`: text where stdout is a terminal, JSON elsewhere.",
     )
+    audit_file: str = setting(
+        "",
+        "File that the server's audit log is appended to, as JSON lines; empty = it is in the log.",
+    )
 
 
 class Settings(Section):
@@ -411,6 +436,8 @@ class Key:
             return text + (" or nothing" if types.NoneType in kinds else "")
         if any(getattr(item, "pattern", None) for item in self.info.metadata):
             return "letters, digits, dots, hyphens and underscores"
+        if list[Host] in kinds:
+            return "names and addresses without a port, or none"
         if any(typing.get_origin(kind) is list for kind in kinds):
             least = [getattr(item, "min_length", None) for item in self.info.metadata]
             return "one or more names" if any(least) else "names, or none"
@@ -493,10 +520,10 @@ def show(key: Key, value: Any) -> str:
         text = value.get_secret_value() if isinstance(value, SecretStr) else value
         return MASK if text else ""
     if isinstance(value, list):
-        return ",".join(str(item) for item in value)
+        return ",".join(redact_value(str(item)) for item in value)
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value is None else redact(str(value))
+    return "" if value is None else redact_value(str(value))
 
 
 def load(
@@ -567,11 +594,21 @@ def _validate(values: Mapping[str, Any], sources: Mapping[str, str]) -> Settings
 
 
 def _problem(key: Key, value: Any, sources: Mapping[str, str]) -> str:
-    shown = "this value" if key.secret else redact(reprlib.repr(value))
+    shown = "this value" if key.secret else reprlib.repr(_without_secrets(value))
     return (
         f"{key.path}: {shown} is not allowed; allowed: {key.allowed()}"
         f" (from {sources.get(key.path, 'default')})"
     )
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact_value(value)
+    if isinstance(value, list):
+        return [_without_secrets(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_secrets(name): _without_secrets(item) for name, item in value.items()}
+    return value
 
 
 def _secrets_in(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:

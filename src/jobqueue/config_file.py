@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from jobqueue.core.errors import Code, JobQueueError
+from jobqueue.redaction import redact_value
 
 _MAX_BYTES = 1 << 20
 
@@ -84,7 +85,7 @@ class _Reader:
             return
         seen: set[str] = set()
         for key_node, value_node in node.value:
-            name = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
+            name = redact_value(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
             path = prefix + name
             if name in seen:
                 self.problems.append(f"{self._place(key_node)}: {path} is given twice")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact_value
 
 
 def setting(default: Any, about: str, unit: str = "", **bounds: Any) -> Any:
@@ -31,6 +31,14 @@ def _no_bool(value: object) -> object:
 
 Names = Annotated[list[str], BeforeValidator(_split), Field(min_length=1)]
 SomeNames = Annotated[list[str], BeforeValidator(_split)]
+Host = Annotated[
+    str,
+    # "*", a name, or an address of version 4 or 6; none with a port.
+    StringConstraints(
+        pattern=r"^(\*|[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*\]?)$"
+    ),
+]
+Hosts = Annotated[list[Host], BeforeValidator(_split)]
 Int = Annotated[int, BeforeValidator(_no_bool)]
 Seconds = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 
@@ -42,4 +50,4 @@ class Section(BaseModel):
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            yield name, redact(value) if isinstance(value, str) else value
+            yield name, redact_value(value) if isinstance(value, str) else value

@@ -30,12 +30,32 @@ class AuthSection(Section):
         "", "File with more of them, one on a line, which only its owner may read."
     )
     jwt_secret: SecretStr = setting(
-        SecretStr(""), "Secret that tokens (JWT) are signed with, 32 bytes or more; none = no JWT."
+        SecretStr(""),
+        "Secret that tokens (JWT) are signed with, 32 bytes or more; none = no such tokens.",
+    )
+    jwt_keys_file: str = setting(
+        "",
+        "File with the public keys of the tokens' issuer, which only its owner may change: PEM, or"
+        " a key set (JWKS) whose keys have names (`kid`). Read again when it changes; none = no"
+        " such tokens.",
     )
     jwt_algorithms: SomeNames = setting(
-        ["HS256"], "Signatures that are accepted: HS256, HS384, HS512."
+        ["HS256", "RS256", "ES256", "EdDSA"],
+        "Signatures that are accepted: HS256, HS384, HS512 with the secret; RS, PS and ES with 256,"
+        " 384 or 512, and EdDSA (Ed25519), with a public key of that kind.",
     )
+    jwt_issuer: str = setting("", "What a token's `iss` must be; none = it is not looked at.")
     jwt_audience: str = setting("", "What a token's `aud` must name.")
+    jwt_roles_claim: str = setting("roles", "The claim that lists a caller's roles.")
+    jwt_max_lifetime: Seconds = setting(
+        0.0,
+        "Longest time that a token may be valid for, from its `iat`, which it must have then, to"
+        " its `exp`; 0 = no limit.",
+        "s",
+        ge=0,
+        le=1e9,
+    )
+    jwt_leeway: Seconds = setting(10.0, "How far the issuer's clock may be off.", "s", ge=0, le=300)
 
 
 class TlsSection(Section):
@@ -44,7 +64,9 @@ class TlsSection(Section):
         "PEM file with the certificate: of jq-server for both its ports, of jq-worker to show to"
         " the server.",
     )
-    key: str = setting("", "PEM file with the certificate's key.")
+    key: str = setting(
+        "", "PEM file with the certificate's key, which others may neither read nor change."
+    )
     ca: str = setting(
         "", "PEM file with the authority that a jq-worker trusts; none = those of the system."
     )
@@ -55,8 +77,8 @@ class TlsSection(Section):
     )
     client_roles: SomeNames = setting(
         [],
-        "Roles by the name in a client certificate, as NAME:ROLE+ROLE; none = every certificate"
-        " has every role.",
+        "Roles by the name in a client certificate, as NAME:ROLE+ROLE; `*` as the name stands for"
+        " every other certificate. One that is not named has no role.",
     )
 
 
@@ -66,6 +88,34 @@ class LimitsSection(Section):
     )
     submit_burst: Int = setting(
         100, "Jobs that it may submit at once after a pause.", "jobs", ge=1, le=10**9
+    )
+    calls: Int = setting(
+        4_000,
+        "Calls under way at a time, on gRPC and on HTTP each; HTTP takes fewer of all kinds, as"
+        " `http.max_connections` says.",
+        "calls",
+        ge=1,
+        le=10**9,
+    )
+    calls_per_caller: Int = setting(2_000, "The same of one caller.", "calls", ge=1, le=10**9)
+    waits: Int = setting(40_000, "Calls at a time that wait for a job.", "calls", ge=1, le=10**9)
+    waits_per_caller: Int = setting(20_000, "The same of one caller.", "calls", ge=1, le=10**9)
+    streams: Int = setting(
+        8_000,
+        "Streams at a time: each worker has one, each client that submits over gRPC has one or"
+        " more, and each watch of a job is one.",
+        "streams",
+        ge=1,
+        le=10**9,
+    )
+    streams_per_caller: Int = setting(4_000, "The same of one caller.", "streams", ge=1, le=10**9)
+    workers_per_caller: Int = setting(
+        10_000,
+        "Workers that one caller may have registered at a time, where callers are known; 0 = no"
+        " limit.",
+        "workers",
+        ge=0,
+        le=10**6,
     )
 
 
@@ -86,17 +136,3 @@ def plain_keys_in_file(values: Mapping[str, Any], sources: Mapping[str, str]) ->
         for number, entry in enumerate(entries, 1)
         if not entry.split(":", 2)[-1].strip().startswith(_HASHED)
     ]
-
-
-def security_problems(auth: AuthSection, tls: TlsSection) -> list[str]:
-    """Settings that make no sense without each other."""
-    problems = []
-    if bool(tls.cert) != bool(tls.key):
-        problems.append("tls.cert and tls.key: give both or none")
-    if tls.client_ca and not tls.cert:
-        problems.append("tls.client_ca: client certificates take TLS; give tls.cert and tls.key")
-    if tls.client_roles and not tls.client_ca:
-        problems.append("tls.client_roles: needs tls.client_ca")
-    if auth.jwt_audience and not auth.jwt_secret.get_secret_value():
-        problems.append("auth.jwt_audience: needs auth.jwt_secret")
-    return problems

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.handlers
 import os
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
 from jobqueue.core.attempt import current_attempt
+from jobqueue.core.errors import InvalidArgument
 from jobqueue.redaction import MASK, redact
 
 ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+AUDIT = "jobqueue.audit"  # the logger of access/audit.py
 
 # What every record carries by itself; the rest was given as ``extra``.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
@@ -32,6 +37,7 @@ _FOREIGN = ("uvicorn", "uvicorn.error", "uvicorn.access", "grpc", "grpc._cython"
 _QUIET = {"uvicorn": logging.WARNING, "asyncio": logging.WARNING}
 # Names of fields that a line of text leaves out, because its message says them.
 IN_MESSAGE = "_in_message"
+_RAW_TRACE = "_raw_trace"  # a traceback as it is; exc_text has it for other formatters
 _RESET, _DIM = "\x1b[0m", "\x1b[2m"
 _COLOURS = {
     logging.DEBUG: _DIM,
@@ -56,9 +62,7 @@ def _context(record: logging.LogRecord) -> dict[str, Any]:
             continue
         if name in _RESERVED:
             name = f"{name}_"
-        if any(word in name.lower() for word in _SECRET_FIELDS):
-            value = MASK
-        fields[name] = value
+        fields[name] = MASK if _names_secret(name) else _masked(value)
     return fields
 
 
@@ -67,8 +71,28 @@ def _plain(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
+def _masked(value: Any) -> Any:
+    """Without secrets: each text on its own, so that nothing beside it is masked with it."""
+    if isinstance(value, Mapping):
+        return {
+            name: MASK if _names_secret(str(name)) else _masked(item)
+            for name, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_masked(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return redact(_plain(value))
+
+
+def _names_secret(name: str) -> bool:
+    return any(word in name.lower() for word in _SECRET_FIELDS)
+
+
 def _trace(record: logging.LogRecord) -> str:
     """The traceback of a record, or what was given in its place; without its line end."""
+    if raw := getattr(record, _RAW_TRACE, ""):
+        return str(raw)
     if record.exc_info and record.exc_info[1] is not None:
         return "".join(traceback.format_exception(*record.exc_info)).rstrip()
     return record.exc_text or ""
@@ -109,12 +133,19 @@ class JsonFormatter(logging.Formatter):
         line.update(_context(record))
         if (exception := _exception(record)) is not None:
             line["exception"] = exception
-        return redact(json.dumps(line, default=_plain))
+        return json.dumps(line, default=_plain)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Text from elsewhere must not make a line of its own, nor command the terminal."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def _indented(text: str) -> str:
+    """Lines that belong to the one above them, without secrets."""
+    return "\n".join(f"    {one_line(redact(line))}" for line in text.splitlines())
 
 
 class TextFormatter(logging.Formatter):
@@ -129,17 +160,17 @@ class TextFormatter(logging.Formatter):
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         said = getattr(record, IN_MESSAGE, ())
         context = " ".join(
-            f"{name}={_one_line(str(value))}"
+            f"{name}={one_line(str(value))}"
             for name, value in _context(record).items()
             if name not in said
         )
         level = self._paint(f"{record.levelname:<7}", _COLOURS.get(record.levelno, ""))
-        text = f"{self._paint(clock, _DIM)} {level} {_one_line(record.getMessage())}"
+        text = f"{self._paint(clock, _DIM)} {level} {one_line(redact(record.getMessage()))}"
         if context:
             text += self._paint(f"  [{context}]", _DIM)
-        for line in _trace(record).splitlines():
-            text += f"\n    {_one_line(line)}"
-        return redact(text)
+        if trace := _trace(record):
+            text += f"\n{_indented(trace)}"
+        return text
 
     def _paint(self, text: str, colour: str) -> str:
         return f"{colour}{text}{_RESET}" if self._colour and colour else text
@@ -172,14 +203,17 @@ def write(
 ) -> None:
     """Log one event. ``details`` are lines that stand where a traceback would, without ``error``.
 
-    Every formatter shows them there, the standard library's too. A logging handler of the program
+    Every formatter shows them there, the standard library's too, which shows a text as it is: so
+    the message is one line, and what stands below it is indented. A logging handler of the program
     that raises costs the line, and nothing else: whoever logs here has a job to report.
     """
     if not log.isEnabledFor(level):
         return
-    record = log.makeRecord(log.name, level, "", 0, message, (), error, extra=extra)
-    if error is None and details:
-        record.exc_text = details
+    record = log.makeRecord(log.name, level, "", 0, one_line(message), (), error, extra=extra)
+    trace = _trace(record) if error is not None else details
+    if trace:
+        setattr(record, _RAW_TRACE, trace)
+        record.exc_text = _indented(trace)
     try:
         log.handle(record)
     except Exception:
@@ -218,22 +252,39 @@ class _Stdout(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
+class _AuditFile(logging.handlers.WatchedFileHandler):
+    """Goes on in a new file when the old one was moved away, as logrotate does."""
+
+    def __init__(self, file: str, service: str) -> None:
+        super().__init__(file, encoding="utf-8")
+        self.setFormatter(JsonFormatter(service))
+
+    def _open(self) -> TextIOWrapper:
+        # For its owner, whatever the umask says.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        file = os.open(self.baseFilename, flags, 0o600)
+        os.fchmod(file, 0o600)
+        return open(file, "a", encoding="utf-8")
+
+
 def configure(
     service: str,
     level: str = "info",
     format: str = "json",
     *,
     always: Sequence[str] = (),
+    audit_file: str = "",
 ) -> None:
     """Send every log of this process to stdout, once, in one format. May be called again.
 
     ``auto`` is text where stdout is a terminal, JSON elsewhere. Text is coloured on a terminal,
-    unless NO_COLOR is set.
+    unless NO_COLOR is set. The audit log goes to ``audit_file`` instead, if there is one.
     """
     terminal = _on_terminal()
     as_text = format == "text" or (format == "auto" and terminal)
     colour = terminal and _colours_wanted()
     apply(Setup(service, level, "text" if as_text else "json", colour, tuple(always)))
+    _audit_to(audit_file, service)
 
 
 def configure_unless_done(service: str) -> None:
@@ -256,6 +307,22 @@ def apply(setup: Setup) -> None:
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(max(threshold, _QUIET.get(name, logging.NOTSET)))
+
+
+def _audit_to(file: str, service: str) -> None:
+    """Append the audit log to a file that only its owner may read; to none if it is empty."""
+    audit = logging.getLogger(AUDIT)
+    for old in [h for h in audit.handlers if isinstance(h, _AuditFile)]:
+        audit.removeHandler(old)
+        old.close()
+    # What the log leaves out is no reason to leave it out here.
+    audit.setLevel(logging.INFO)
+    audit.propagate = not file
+    if file:
+        try:
+            audit.addHandler(_AuditFile(file, service))
+        except OSError as error:
+            raise InvalidArgument("log.audit_file", f"{file}: {error.strerror or error}") from None
 
 
 def applied() -> Setup | None:

@@ -133,6 +133,7 @@ class Metrics(Collector):
         self._cycle.observe((), ())  # without labels it is there from the start
         self._jobs = _Counter("jq_job", "Jobs that entered a state.", ("queue", "status"))
         self._assigned = _Counter("jq_scheduler_jobs_assigned", "Jobs handed out.", ("queue",))
+        self._logins = _Counter("jq_auth_failures", "Credentials that were refused.", ("face",))
         self._kafka = _Counter("jq_kafka_publish_errors", "Events Kafka did not take.", ("topic",))
         self._published = _Counter("jq_kafka_published", "Records that Kafka took.", ("topic",))
         self._dropped = _Counter(
@@ -225,6 +226,11 @@ class Metrics(Collector):
         with self._lock:
             self._grpc.observe((method, status_code), (seconds,))
 
+    def login_failed(self, face: str) -> None:
+        """A face was shown a credential that nobody has, or none."""
+        with self._lock:
+            self._logins.add((face,), 1)
+
     def set_worker(self, worker_id: str, running: int) -> None:
         """This process is that one worker, and shows itself only."""
         self._own = (worker_id, running)
@@ -239,6 +245,7 @@ class Metrics(Collector):
                 self._grpc.family(),
                 self._cycle.family(),
                 self._assigned.family(),
+                self._logins.family(),
                 self._kafka.family(),
                 self._published.family(),
                 self._dropped.family(),

@@ -10,14 +10,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from jobqueue.access.callers import Role
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import Credentials
-from jobqueue.api.grpc import door as grpc_door
 from jobqueue.api.grpc.remote import GrpcBackend
-from jobqueue.api.grpc.server import SERVICES, GrpcFace
-from jobqueue.api.http import create_app
+from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http import door as http_door
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import PermissionDenied, RateLimited, Unauthenticated
@@ -29,7 +26,6 @@ from tests.access.callers import FACES, OK, bearer, calling
 from tests.access.conftest import AUDIENCE, KEYS, SECRET
 from tests.access.jwt import encode, sign
 from tests.api.grpc.inbox import RecordingInbox
-from tests.api.http.fake import FakeBackend
 
 pytestmark = pytest.mark.req("inp:PROD")
 UNAUTHENTICATED, DENIED = "UNAUTHENTICATED", "PERMISSION_DENIED"
@@ -172,26 +168,6 @@ async def test_reflection_is_the_operators(serve, access):
         assert await caller.ask(ask, list_services, []) == UNAUTHENTICATED
         assert await caller.ask(ask, list_services, bearer(KEYS["client"])) == DENIED
         assert await caller.ask(ask, list_services, bearer(KEYS["operator"])) == OK
-
-
-def test_every_method_and_route_has_its_roles():
-    from jobqueue.pb import taskqueue_public_pb2
-    from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
-
-    methods = {
-        f"/{service.full_name}/{method.name}"
-        for file in (client_pb2, operator_pb2, worker_pb2, taskqueue_public_pb2)
-        for service in file.DESCRIPTOR.services_by_name.values()
-        for method in service.methods
-    }
-    assert set(grpc_door.ROLES) == methods
-    assert len(SERVICES) == 3
-    paths = create_app(FakeBackend()).openapi()["paths"]
-    routes = {(method.upper(), path) for path, item in paths.items() for method in item}
-    assert routes - set(http_door.ROLES) == {("GET", "/healthz"), ("GET", "/readyz")}
-    assert set(http_door.ROLES) <= routes
-    for table in (grpc_door.ROLES, http_door.ROLES):
-        assert all(roles and roles < frozenset(Role) for roles in table.values())
 
 
 # -- the remote client -------------------------------------------------------------------------

@@ -70,11 +70,15 @@ async def test_without_a_certificate_nothing_is_done(face, serve, certs, mtls, b
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_without_a_table_every_certificate_has_every_role(face, serve, certs, mtls):
-    served = await serve(Access(certificates=True), tls=mtls)
+async def test_a_star_gives_roles_to_certificates_that_are_not_named(face, serve, certs, mtls):
+    roles = parse_certificate_roles(["*:client", "worker:worker+operator"], "tls.client_roles")
+    served = await serve(Access(certificates=True, certificate_roles=roles), tls=mtls)
     async with calling(face, served, certs, certs.alice) as alice:
         assert await alice.submit([]) == OK
-        assert await alice.operate([]) == OK
+        assert await alice.operate([]) == "PERMISSION_DENIED"
+    async with calling(face, served, certs, certs.worker) as worker:
+        assert await worker.submit([]) == "PERMISSION_DENIED"
+        assert await worker.operate([]) == OK
 
 
 @pytest.mark.parametrize("face", FACES)

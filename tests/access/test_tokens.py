@@ -128,8 +128,47 @@ def test_without_an_audience_of_our_own_a_token_for_somebody_is_refused(clock, c
     assert verifier.verify(sign(claims, SECRET)).name == "ann"
 
 
+def test_the_issuer_may_be_told(clock, claims):
+    verifier = TokenVerifier(SECRET, clock, audience=AUDIENCE, issuer="https://login.example/")
+    for other in ("https://login.example", "", None, ["https://login.example/"], 5):
+        token = sign({**claims, "iss": other}, SECRET)
+        assert "another issuer" in refusal(verifier, token)
+    assert "another issuer" in refusal(verifier, sign(claims, SECRET))
+    token = sign({**claims, "iss": "https://login.example/"}, SECRET)
+    assert verifier.verify(token).name == "ann"
+
+
+def test_a_token_may_not_live_longer_than_allowed(clock, claims):
+    verifier = TokenVerifier(SECRET, clock, audience=AUDIENCE, max_lifetime=60)
+    now = clock.now()
+    assert "iat must be a time" in refusal(verifier, sign(claims, SECRET))
+    assert verifier.verify(sign({**claims, "iat": now}, SECRET)).name == "ann"
+    too_long = sign({**claims, "iat": now - 1}, SECRET)
+    assert "longer than 60 s" in refusal(verifier, too_long)
+    # An issue time that lies ahead would make every lifetime short.
+    ahead = {"iat": now + LEEWAY + 1, "exp": now + LEEWAY + 50}
+    assert "not valid yet" in refusal(verifier, sign({**claims, **ahead}, SECRET))
+
+
+def test_the_roles_may_be_in_another_claim(clock, claims):
+    verifier = TokenVerifier(SECRET, clock, audience=AUDIENCE, roles_claim="https://x.example/r")
+    assert verifier.verify(sign(claims, SECRET)).roles == frozenset()
+    token = sign({**claims, "https://x.example/r": ["worker"]}, SECRET)
+    assert verifier.verify(token).roles == {Role.WORKER}
+    token = sign({**claims, "https://x.example/r": 5}, SECRET)
+    assert "https://x.example/r must be a list" in refusal(verifier, token)
+
+
+def test_clocks_may_be_made_to_agree(clock, claims):
+    verifier = TokenVerifier(SECRET, clock, audience=AUDIENCE, leeway=0)
+    clock.advance(60)
+    assert "expired" in refusal(verifier, sign(claims, SECRET))
+
+
 def test_weak_settings_are_refused(clock):
     with pytest.raises(InvalidArgument, match=r"auth.jwt_secret: must have 32"):
         TokenVerifier(b"short", clock, audience="")
     with pytest.raises(InvalidArgument, match=r"auth.jwt_algorithms: .*allowed: HS256, HS384"):
         TokenVerifier(SECRET, clock, algorithms=["none"], audience="")
+    with pytest.raises(InvalidArgument, match=r"auth.jwt_roles_claim: must be the name"):
+        TokenVerifier(SECRET, clock, audience="", roles_claim="")

@@ -15,7 +15,7 @@ from tests.cli import processes
 BARE = """\
 import sys
 
-sys.modules.update(dict.fromkeys(["asyncpg", "redis", "confluent_kafka"]))
+sys.modules.update(dict.fromkeys(["asyncpg", "redis", "confluent_kafka", "cryptography"]))
 """
 
 
@@ -77,6 +77,7 @@ def test_up_names_missing_programs_and_extras_at_once(tmp_path, bare):
         ("server", ("--db-url", "postgresql://h/d"), "postgres"),
         ("server", ("--db-url", "redis://h"), "redis"),
         ("server", ("--kafka-bootstrap", "h:9092"), "kafka"),
+        ("server", ("--set", "auth.jwt_keys_file=keys"), "jwt"),
         ("worker", ("--url", "postgresql://h/d"), "postgres"),
         ("worker", ("--url", "redis://h"), "redis"),
         ("ctl", ("--url", "postgresql://h/d", "status"), "postgres"),
@@ -94,6 +95,15 @@ def test_a_program_says_in_one_line_how_to_install_an_extra(tmp_path, bare, modu
     assert answer.returncode == 2
     (line,) = (answer.stdout + answer.stderr).splitlines()
     assert f"which is not installed: pip install 'jobqueue[{extra}]'" in line
+
+
+def test_a_shared_secret_needs_no_extra(tmp_path, bare):
+    answer = processes.run(
+        "server", "--dry-run", "--db-url", "memory://", "--http-port", "0", "--grpc-port", "0",
+        cwd=tmp_path, **bare, JQ_AUTH_JWT_SECRET="s" * 32,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stdout
+    assert "callers must be known" in " ".join(answer.stdout.split())
 
 
 @pytest.mark.parametrize(

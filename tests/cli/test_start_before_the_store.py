@@ -100,7 +100,7 @@ def test_what_does_not_heal_by_itself_ends_the_start_at_once(
         url = f"redis://:wrong@127.0.0.1:{port}"
     else:
         dsn = request.getfixturevalue("own_postgres")().dsn()
-        url = f"{dsn}_nowhere" if mistake == "database" else dsn.replace("postgres@", "nobody@")
+        url = f"{dsn}_nowhere" if mistake == "database" else dsn.replace("postgres:", "nobody:")
     answer = processes.run("server", "--db-url", url, cwd=tmp_path)
     assert answer.returncode == 6
     assert AWAY not in answer.stdout

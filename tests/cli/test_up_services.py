@@ -72,7 +72,7 @@ def test_the_processes_are_told_where_the_services_are(home):
         rows = {row["name"]: row for row in home.ps()["processes"]}
         told = environ(rows["server-2"]["pid"])
         assert urlsplit(told["JQ_TEST_POSTGRES"]).netloc.endswith(rows["postgres"]["address"])
-        assert urlsplit(told["JQ_TEST_REDIS"]).netloc == rows["redis"]["address"]
+        assert urlsplit(told["JQ_TEST_REDIS"]).netloc.endswith(rows["redis"]["address"])
         assert up.stop() == 0
 
 

@@ -106,7 +106,9 @@ def test_it_works_and_goes_on_without_its_leader(home: Home, kafka: Topics) -> N
         "redis", "kafka", "api", "scheduler-1", "scheduler-2", "worker-1",
     ]  # fmt: skip
     assert {row["health"] for row in up["processes"]} == {"ok"}
-    with redis.Redis.from_url(f"redis://{home.process('redis')['address']}") as client:
+    password = (home.fleet / "redis" / "password").read_text().strip()
+    address = home.process("redis")["address"]
+    with redis.Redis.from_url(f"redis://:{password}@{address}") as client:
         assert client.config_get("append*")["appendfsync"] == "always"
     (http,) = up["http"]
     status = home.json("--server", up["grpc"][0], "status")

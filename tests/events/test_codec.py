@@ -52,6 +52,7 @@ CREATED = st.builds(
     run_at=st.none() | TIME,
     expires_at=st.none() | TIME,
     key=st.none() | TEXT,
+    key_owner=TEXT,
     key_expires_at=st.none() | TIME,
     labels=st.dictionaries(TEXT, TEXT, max_size=3),
 )

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,8 @@ from tests.services import guardian
 from tests.services.plugin import run_of
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = "postgres,redis,kafka"
 # What users bring along themselves.
-BESIDE = ["gunicorn"]
+BESIDE = ["gunicorn", "packaging"]
 # The first journey waits for pip.
 INSTALL_SECONDS = 300
 
@@ -58,10 +58,11 @@ def _install(folder: Path) -> None:
     _run([*own_pip, *wheel])
     [built] = folder.glob("jobqueue-*.whl")
     _run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")])
-    install = ["install", "--quiet", "--no-input", "--prefer-binary", "--no-compile"]
-    pinned = ["-c", str(ROOT / "constraints.txt")]
     into = ["--python", str(folder / "venv/bin/python")]
-    _run([*own_pip, *into, *install, *pinned, f"jobqueue[{EXTRAS}] @ {built.as_uri()}", *BESIDE])
+    install = [*own_pip, *into, "install", "--quiet", "--no-input", "--no-compile"]
+    _run([*install, "--require-hashes", "-r", str(ROOT / "pins/extras.txt")])
+    _run([*install, "--no-deps", str(built), *(f"{name}=={version(name)}" for name in BESIDE)])
+    _run([*own_pip, *into, "check"])  # the pins are all that the wheel asks for
 
 
 def _run(command: list[str]) -> None:

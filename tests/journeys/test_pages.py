@@ -37,13 +37,18 @@ def test_the_commands_of_the_topologies_page_work(
 @pytest.mark.req("jq:FR-047", "jq:FR-048")
 @pytest.mark.skipif(not shutil.which("curl") or not shutil.which("openssl"), reason="needs both")
 @pytest.mark.parametrize(
-    ("number", "expected"), [(0, ['"UNAUTHENTICATED"', '"hello"']), (1, ["over mTLS"])]
+    ("number", "expected"),
+    [
+        (0, ['"UNAUTHENTICATED"', '"hello"']),
+        (1, ['"PERMISSION_DENIED"', '"signed"']),
+        (2, ["over mTLS"]),
+    ],
 )
 def test_the_commands_of_the_security_page_work(
     number: int, expected: list[str], machine: Machine
 ) -> None:
     found = blocks("docs/security.md", "sh")
-    assert len(found) == 2
+    assert len(found) == 3
     write_files(machine)
     text = found[number].replace("8080", str(ports.take())).replace("50051", str(ports.take()))
     prelude = """

@@ -85,6 +85,7 @@ class Mixed:
                 timeout=draw.choice((None, 5.5)),
                 delay=draw.choice((None, None, None, 900.0)),
                 key=None if n % 4 else f"key-{len(self.keyed)}",
+                key_owner="" if n % 8 else "web",
                 labels={} if n % 3 else {"team": "a b", "größe": "\N{SNOWMAN}", "n": str(n)},
             )
             specs.append(one)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ SERVICES = {
             name="kafka",
             variable="JQ_TEST_KAFKA_BOOTSTRAP",
             find=find_kafka,
-            server=PrivateKafka,
+            # Open to everybody: a Kafka runs nobody's programs, and tests keep nothing of worth in
+            # it. So their clients need no login, and a server may be named by its address alone.
+            server=partial(PrivateKafka, login=False),
             address=lambda server: server.bootstrap,
             packages=("openjdk-17-jre-headless", "maven"),
             client="confluent_kafka",

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jobqueue.redaction import redact_value
 from jobqueue.topology.backing import BackingFailed
 from tests.services import catalog, install
 from tests.services.catalog import SERVICES, Service
@@ -170,7 +171,7 @@ def show(services: Sequence[Service], args: argparse.Namespace) -> int:
         server = service.server(args.folder / service.name)
         program = str(service.find() or "not installed")
         if server.alive():
-            address = service.address(server)
+            address = redact_value(service.address(server))
             lines.append((service.name, "running", str(server.pid), address, program))
         elif os.environ.get(service.variable):  # by its name: the value may hold a password
             lines.append((service.name, "named", "-", f"${service.variable}", program))

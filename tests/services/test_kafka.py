@@ -249,7 +249,8 @@ def test_a_distribution_is_used_where_it_is_named(
     try:
         server.start()
         assert str(folder / "libs").encode() in Path(f"/proc/{server.pid}/cmdline").read_bytes()
-        assert AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=PATIENCE)
+        ours = AdminClient({"bootstrap.servers": server.bootstrap, **server.login})
+        assert ours.list_topics(timeout=PATIENCE)
     finally:
         server.remove()
 
@@ -292,10 +293,12 @@ def test_it_is_up_when_it_lists_itself(folder: Path, answer: bytes, expected: bo
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert PrivateKafka(folder)._answers(listener.getsockname()[1]) is expected
+        server = PrivateKafka(folder, login=False)
+        assert server._answers(listener.getsockname()[1]) is expected
         thread.join()
 
 
 def test_one_that_does_not_answer_is_not_waited_for_long(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert not PrivateKafka(folder)._answers(silent.getsockname()[1])
+        server = PrivateKafka(folder, login=False)
+        assert not server._answers(silent.getsockname()[1])

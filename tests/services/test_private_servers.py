@@ -363,7 +363,10 @@ def test_only_its_data_is_the_servers(make: Make) -> None:
     server = make()
     server.start()
     owners = {path.name: path.stat().st_uid for path in (server.folder, *server.folder.iterdir())}
-    assert owners.pop("data") != 0
+    servers = owners.pop("data")
+    assert servers != 0
+    # What it reads is its own, too: nobody else may, and root writes it anew at each start.
+    assert {owners.pop(name, servers) for name in ("conf", "hba")} == {servers}
     assert set(owners.values()) == {0}
     assert server.data.stat().st_mode & 0o077 == 0
 

@@ -226,3 +226,100 @@ async def test_the_key_of_a_refused_job_is_not_taken(driver: Driver):
     await driver.claim(1, queues=["small"])
     job_id = await driver.submit(b"another", queue="small", key="k")
     assert (await driver.job(job_id)).key == "k"
+
+
+# -- keys of callers -----------------------------------------------------------------------
+
+
+async def test_a_key_belongs_to_its_owner(driver: Driver):
+    ann = await driver.submit(b"ann", key="k", key_owner="ann")
+    bob = await driver.submit(b"bob", key="k", key_owner="bob")
+    mine, theirs, conflict = await driver.results(
+        spec(b"ann", key="k", key_owner="ann"),
+        spec(b"bob", key="k", key_owner="bob"),
+        spec(b"bob", key="k", key_owner="ann"),
+    )
+    assert [(r.status, r.job_id) for r in (mine, theirs)] == [(DUPLICATE, ann), (DUPLICATE, bob)]
+    assert isinstance(conflict.error, KeyConflict)
+    assert conflict.job_id == ann
+    assert "'k'" in conflict.error.message
+    shown = {(job.key, job.key_owner) for job in await driver.all_jobs()}
+    assert shown == {("k", "ann"), ("k", "bob")}
+
+
+async def test_owners_share_a_batch(driver: Driver):
+    results = await driver.results(
+        spec(b"1", key="k", key_owner="ann"),
+        spec(b"2", key="k", key_owner="bob"),
+        spec(b"1", key="k", key_owner="ann"),
+        spec(b"1", key="k", key_owner="bob"),
+    )
+    assert [r.status for r in results] == [ACCEPTED, ACCEPTED, DUPLICATE, REFUSED]
+    assert results[2].job_id == results[0].job_id
+    assert results[3].job_id == results[1].job_id
+
+
+async def test_a_key_without_owner_counts_for_all_until_it_expires(open_driver):
+    """As it was written before keys had owners."""
+    driver: Driver = await open_driver(Rules(key_ttl=100.0))
+    old = await driver.submit(b"p", key="k")
+    driver.clock.advance(60.0)
+    same, other = await driver.results(
+        spec(b"p", key="k", key_owner="ann"), spec(b"q", key="k", key_owner="bob")
+    )
+    assert [(r.status, r.job_id) for r in (same, other)] == [(DUPLICATE, old), (REFUSED, old)]
+    driver.clock.advance(41.0)
+    ann = await driver.submit(b"p", key="k", key_owner="ann")
+    assert ann != old
+    # And the other way round, an owner's key is in nobody else's way.
+    shared = await driver.submit(b"other", key="k")
+    again, taken = await driver.results(
+        spec(b"p", key="k", key_owner="ann"), spec(b"other", key="k", key_owner="bob")
+    )
+    assert [(r.status, r.job_id) for r in (again, taken)] == [(DUPLICATE, ann), (DUPLICATE, shared)]
+
+
+async def test_an_owners_expired_key_is_no_answer_while_everybodys_stands(open_driver):
+    driver: Driver = await open_driver(Rules(key_ttl=100.0))
+    await driver.submit(b"p", key="k", key_owner="ann")
+    driver.clock.advance(60.0)
+    shared = await driver.submit(b"p", key="k")
+    driver.clock.advance(60.0)
+    (again,) = await driver.results(spec(b"p", key="k", key_owner="ann"))
+    assert (again.status, again.job_id) == (DUPLICATE, shared)
+
+
+async def test_a_delete_frees_the_owners_key_only(driver: Driver):
+    done = await driver.brought_to(State.DONE, payload=b"p", key="k", key_owner="ann")
+    other = await driver.submit(b"p", key="k", key_owner="bob")
+    await driver.delete(done.id)
+    (kept,) = await driver.results(spec(b"p", key="k", key_owner="bob"))
+    assert (kept.status, kept.job_id) == (DUPLICATE, other)
+    again = await driver.submit(b"p", key="k", key_owner="ann")
+    assert again != done.id
+
+
+async def test_the_key_of_a_pruned_job_stays_its_owners(driver: Driver):
+    done = await driver.brought_to(State.DONE, payload=b"p", key="k", key_owner="ann")
+    driver.clock.advance(100.0)
+    assert await driver.prune(driver.clock.now() - 50.0) == 1
+    (again,) = await driver.results(spec(b"p", key="k", key_owner="ann"))
+    assert (again.status, again.job_id) == (DUPLICATE, done.id)
+    await driver.submit(b"p", key="k", key_owner="bob")
+
+
+@pytest.mark.parametrize("key", ["\x1f", "\x1fann\x1fk", "a\x1fb", "\x1f\x1f"])
+async def test_no_key_can_be_taken_for_one_with_an_owner(driver: Driver, key: str):
+    owned = await driver.submit(b"p", key="k", key_owner="ann")
+    odd = await driver.submit(b"q", key=key)
+    assert (await driver.job(odd)).key == key
+    assert (await driver.job(odd)).key_owner == ""
+    both = await driver.results(spec(b"p", key="k", key_owner="ann"), spec(b"q", key=key))
+    assert [(r.status, r.job_id) for r in both] == [(DUPLICATE, owned), (DUPLICATE, odd)]
+
+
+async def test_the_longest_key_of_the_longest_name_is_kept(driver: Driver):
+    key, owner = "\N{SNOWMAN}" * 255, "\N{GREEK SMALL LETTER OMEGA}" * 200
+    job_id = await driver.submit(b"p", key=key, key_owner=owner)
+    job = await driver.job(job_id)
+    assert (job.key, job.key_owner) == (key, owner)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.core.errors import Code, Unavailable
+from jobqueue.core.errors import Code, PermissionDenied, Unavailable
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Deaf
@@ -314,6 +314,7 @@ async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(o
 
 # What undoes each upgrade: a file as an earlier version left it.
 _UNDO = {
+    9: "DROP INDEX worker_owner; ALTER TABLE worker DROP COLUMN owner;",
     8: "ALTER TABLE queue DROP COLUMN retry_base; ALTER TABLE queue DROP COLUMN retry_max;"
     " ALTER TABLE queue DROP COLUMN retry_jitter;",
     7: "DROP TABLE progress;",
@@ -353,6 +354,20 @@ async def test_a_file_of_schema_1_is_upgraded_with_what_is_in_it(opened, path: P
     assert renewed == term  # an upgrade is made once
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+
+
+async def test_a_worker_of_an_earlier_file_belongs_to_the_first_that_registers_it(
+    opened, path: Path
+):
+    store: SqliteStore = await opened()
+    await store.register_worker(worker("w", 1, owner="alice"))
+    await store.close()
+    downgrade(path, 8)
+    again: SqliteStore = await opened()
+    assert [one.info.owner for one in await again.workers()] == [""]
+    await again.register_worker(worker("w", 1, owner="bob"))
+    with pytest.raises(PermissionDenied):
+        await again.register_worker(worker("w", 1, owner="alice"))
 
 
 async def test_jobs_of_an_earlier_file_are_claimed_by_type(opened, path: Path):

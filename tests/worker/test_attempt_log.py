@@ -244,7 +244,7 @@ async def test_a_program_that_fails_is_logged_with_what_it_said(
     (line,) = lines()
     assert line.job_id == job.id
     assert "exit status 1" in line.getMessage()
-    assert caplog.handler.format(line).endswith("\nno such order")
+    assert caplog.handler.format(line).endswith("\n    no such order")
 
 
 @pytest.mark.parametrize("kind", ["loop", "thread"])

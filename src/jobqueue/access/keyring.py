@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobqueue.access.callers import Caller, Role, parse_roles
+from jobqueue.access.tls import check_private
 from jobqueue.core.errors import InvalidArgument
 
 HASH_PREFIX = "sha256="
@@ -18,8 +19,6 @@ _MAX_KEYS = 10_000
 _MAX_FILE_BYTES = 4 << 20
 _NAME = re.compile(r"[A-Za-z0-9._@/-]{1,100}")
 _HASH = re.compile(r"[0-9a-f]{64}")
-# What nobody but the owner needs: any right of others, and the group's right to write.
-_TOO_OPEN = 0o027
 _FORM = f"must be NAME:ROLE+ROLE:KEY, or NAME:ROLE+ROLE:{HASH_PREFIX}HEX"
 
 
@@ -77,8 +76,8 @@ def _known(roles: str) -> frozenset[Role]:
 
 def read_key_file(file: Path, where: str) -> list[ApiKey]:
     """The keys in a file, one on a line. A file that others may read or change is refused."""
+    check_private(file, where)
     try:
-        mode = file.stat().st_mode
         with file.open("rb") as stream:
             raw = stream.read(_MAX_FILE_BYTES + 1)
         text = raw.decode()
@@ -86,11 +85,6 @@ def read_key_file(file: Path, where: str) -> list[ApiKey]:
         raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise InvalidArgument(where, f"{file}: must be text") from None
-    if mode & _TOO_OPEN:
-        raise InvalidArgument(
-            where,
-            f"{file}: others may read or change it (mode {mode & 0o777:03o}); run chmod 600 {file}",
-        )
     if len(raw) > _MAX_FILE_BYTES:
         raise InvalidArgument(where, f"{file}: larger than {_MAX_FILE_BYTES} bytes")
     lines = (line.strip() for line in text.splitlines())

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 from jobqueue.access.callers import EVERY_ROLE, Caller, Role, parse_roles
 from jobqueue.access.keyring import Keyring
+from jobqueue.access.refusals import Refusals, RoleMissing
 from jobqueue.access.tokens import HOW_TO_SHOW, MAX_TOKEN_BYTES, TokenVerifier, not_valid
-from jobqueue.core.errors import InvalidArgument, PermissionDenied, Unauthenticated
+from jobqueue.core.errors import InvalidArgument, Unauthenticated
 
 AUTHORIZATION = "authorization"
 API_KEY = "x-api-key"
 _BEARER = "bearer "
+MAX_NAME = 200  # characters of a caller's name
+ANY_NAME = "*"
 ANY_ROLE = EVERY_ROLE
 """Required where any caller that is known will do."""
 
@@ -52,16 +55,24 @@ class Access:
         certificates: bool = False,
         certificate_roles: Mapping[str, frozenset[Role]] | None = None,
     ) -> None:
-        """``certificate_roles``: of each name in a certificate; without it they have every role."""
+        """``certificate_roles``: of each name in a certificate; ``*`` stands for all others.
+
+        A certificate that is not in it says who the caller is, and has no role.
+        """
         self._keys = keys or Keyring(())
         self._tokens = tokens
         self._certificates = certificates
         self._certificate_roles = certificate_roles or {}
+        self.refusals = Refusals()
 
     @property
     def required(self) -> bool:
         """Whether callers have to say who they are."""
         return bool(self._keys) or self._tokens is not None or self._certificates
+
+    def asks_certificate(self, shown: Shown) -> bool:
+        """Whether the client's certificate decides: nothing else was shown."""
+        return self._certificates and not shown.authorization and not shown.api_key
 
     def identify(self, shown: Shown) -> Caller:
         """The caller, or Unauthenticated."""
@@ -71,6 +82,8 @@ class Access:
         if secret is not None:
             caller = self._owner(secret)
         elif self._certificates and shown.certificate:
+            if not shown.certificate.isprintable():  # it is kept with what the caller registers
+                raise Unauthenticated("the name in the certificate must be printable")
             caller = self._holder(shown.certificate)
         else:
             raise Unauthenticated(self._what_to_show())
@@ -87,9 +100,10 @@ class Access:
         return self._tokens.verify(secret)
 
     def _holder(self, name: str) -> Caller:
-        if not self._certificate_roles:
-            return Caller(name, EVERY_ROLE)
-        return Caller(name, self._certificate_roles.get(name, frozenset()))
+        if len(name) > MAX_NAME or not name.isprintable():
+            raise Unauthenticated(f"the certificate's name must have 1 to {MAX_NAME} characters")
+        others = self._certificate_roles.get(ANY_NAME, frozenset())
+        return Caller(name, self._certificate_roles.get(name, others))
 
     def _what_to_show(self) -> str:
         ways = []
@@ -100,11 +114,17 @@ class Access:
         return f"no credential was given; needed: {' or '.join(ways)}"
 
 
-def permit(caller: Caller, allowed: Collection[Role], what: str) -> None:
-    """PermissionDenied unless the caller has one of the allowed roles."""
-    if caller.roles.isdisjoint(allowed):
+def permit(caller: Caller, allowed: Collection[Role] | None, what: str) -> None:
+    """PermissionDenied unless the caller has one of the allowed roles; None: everybody may."""
+    if allowed is not None and caller.roles.isdisjoint(allowed):
         needed = " or ".join(role for role in Role if role in allowed)
-        raise PermissionDenied(f"{what} takes the role {needed}; {caller.name!r} does not have it")
+        if not needed:
+            raise RoleMissing(f"{what} is not for callers of this server", caller)
+        # Keys and tokens have a role each: who has none showed a certificate.
+        hint = "" if caller.roles else "; the setting tls.client_roles gives certificates theirs"
+        raise RoleMissing(
+            f"{what} takes the role {needed}; {caller.name!r} does not have it{hint}", caller
+        )
 
 
 def parse_certificate_roles(entries: Iterable[str], where: str) -> dict[str, frozenset[Role]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from jobqueue.core.errors import InvalidArgument
 
 _MAX_BYTES = 1 << 20
+_TOO_OPEN = 0o027  # any right of others, and the group's right to write
 PathText = str | os.PathLike[str]
 
 
@@ -26,6 +27,7 @@ class ServerTls:
         for name, file in (("cert", self.cert), ("key", self.key), ("client_ca", self.client_ca)):
             if file is not None:
                 read_pem(file, f"tls.{name}")
+        check_private(self.key, "tls.key")
         _check_pair(self.cert, self.key, self.client_ca, "tls")
 
 
@@ -68,10 +70,28 @@ class Credentials:
         for name, file in (("tls.ca", tls.ca), ("tls.cert", tls.cert), ("tls.key", tls.key)):
             if file is not None:
                 read_pem(file, name)
+        if tls.key is not None:
+            check_private(tls.key, "tls.key")
         if tls.cert is not None and tls.key is not None:
             _check_pair(Path(tls.cert), Path(tls.key), None, "tls")
         if tls.ca is not None:
             check_roots(Path(tls.ca), "tls.ca")
+
+
+def check_private(file: PathText, where: str) -> None:
+    """Refuse a file of secrets that others may read or change.
+
+    Its group may read it: so a secret that Kubernetes mounts belongs to the group of the pod.
+    """
+    try:
+        mode = Path(file).stat().st_mode & 0o777
+    except OSError as error:
+        raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
+    if mode & _TOO_OPEN:
+        raise InvalidArgument(
+            where,
+            f"{file}: others may read or change it (mode {mode:03o}); run chmod 600 {file}",
+        )
 
 
 def read_pem(file: PathText, where: str) -> bytes:

@@ -1,24 +1,28 @@
-"""JSON Web Tokens signed with a shared secret (RFC 7519, HMAC algorithms of RFC 7518)."""
+"""JSON Web Tokens (RFC 7519): from a token to the caller that it names.
+
+PyJWT checks the signatures (``signatures``). The claims are judged here, by the injected clock.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
-import hmac
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from jobqueue.access.callers import Caller, Role
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import InvalidArgument, Unauthenticated
 
-ALGORITHMS: dict[str, Callable[..., Any]] = {
-    "HS256": hashlib.sha256,
-    "HS384": hashlib.sha384,
-    "HS512": hashlib.sha512,
-}
+SHARED_SECRET = ("HS256", "HS384", "HS512")
+PUBLIC_KEY = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA"),
+)
+ALGORITHMS = (*SHARED_SECRET, *PUBLIC_KEY)
+DEFAULT_ALGORITHMS = ("HS256", "RS256", "ES256", "EdDSA")
 MIN_SECRET_BYTES = 32
 # The server does not know which client asks: the error names the place in each of them.
 HOW_TO_SHOW = (
@@ -36,46 +40,71 @@ class TokenVerifier:
     """Turns a token into the caller that it names."""
 
     def __init__(
-        self, secret: bytes, clock: Clock, *, algorithms: Iterable[str] = ("HS256",), audience: str
+        self,
+        secret: bytes,
+        clock: Clock,
+        *,
+        keys_file: Path | None = None,
+        algorithms: Iterable[str] = DEFAULT_ALGORITHMS,
+        audience: str,
+        issuer: str = "",
+        roles_claim: str = "roles",
+        max_lifetime: float = 0.0,
+        leeway: float = LEEWAY,
     ) -> None:
-        if len(secret) < MIN_SECRET_BYTES:
-            raise InvalidArgument("auth.jwt_secret", f"must have {MIN_SECRET_BYTES} or more bytes")
-        self._secret = secret
+        """Give a shared ``secret``, a ``keys_file`` with public keys, or both."""
         self._clock = clock
-        self._algorithms = frozenset(algorithms)
         self._audience = audience
-        unknown = self._algorithms - ALGORITHMS.keys()
-        if unknown or not self._algorithms:
-            raise InvalidArgument(
-                "auth.jwt_algorithms",
-                f"{sorted(unknown)} is not allowed; allowed: {', '.join(ALGORITHMS)}",
-            )
+        self._issuer = issuer
+        self._roles_claim = roles_claim
+        self._max_lifetime = max_lifetime
+        self._leeway = leeway
+        allowed = _allowed(algorithms, bool(secret), keys_file is not None)
+        if not roles_claim:
+            raise InvalidArgument("auth.jwt_roles_claim", "must be the name of a claim")
+        if secret and len(secret) < MIN_SECRET_BYTES:
+            raise InvalidArgument("auth.jwt_secret", f"must have {MIN_SECRET_BYTES} or more bytes")
+
+        # Not before a server takes tokens: it costs every program a tenth of a second.
+        from jobqueue.access.signatures import SignatureChecker, secret_key
+
+        try:
+            shared = [secret_key(secret)] if secret else []
+        except ValueError as error:
+            raise InvalidArgument("auth.jwt_secret", str(error)) from None
+        if keys_file is None:
+            self._signatures = SignatureChecker(allowed, lambda: shared)
+        else:
+            from jobqueue.access.public_keys import KeyFile
+
+            file = KeyFile(keys_file, "auth.jwt_keys_file", clock)
+            self._signatures = SignatureChecker(allowed, lambda: shared + file.keys())
 
     def verify(self, token: str) -> Caller:
         """The caller, or Unauthenticated. Claims are looked at only under a good signature."""
         if len(token) > MAX_TOKEN_BYTES:
             raise Unauthenticated(f"the token is larger than {MAX_TOKEN_BYTES} bytes")
         parts = token.encode("ascii", "replace").split(b".")
-        if len(parts) != 3:
+        if len(parts) != 3 or not all(map(_ALPHABET.issuperset, parts)):
+            raise not_valid()  # PyJWT would take padding, too
+        header = _document(_decode(parts[0]))
+        algorithm, kid = header.get("alg"), header.get("kid")
+        # A header may bring or name keys of its own (jwk, jku, x5u, x5c). They are not read.
+        if "crit" in header or not isinstance(algorithm, str) or not isinstance(kid, str | None):
             raise not_valid()
-        header, body, signature = parts
-        algorithm = _document(header).get("alg")
-        # The list decides, never the token: so there is no "none", and no public key as a secret.
-        if not isinstance(algorithm, str) or algorithm not in self._algorithms:
-            raise not_valid()
-        if "crit" in _document(header):
-            raise not_valid()
-        expected = hmac.new(self._secret, header + b"." + body, ALGORITHMS[algorithm]).digest()
-        if not hmac.compare_digest(expected, _decode(signature)):
-            raise not_valid()
-        return self._caller(_document(body))
+        return self._caller(_document(self._signatures.payload(token, algorithm, kid)))
 
     def _caller(self, claims: dict[str, Any]) -> Caller:
         now = self._clock.now()
-        if now >= _time(claims, "exp") + LEEWAY:
+        ends = _time(claims, "exp")
+        if now >= ends + self._leeway:
             raise Unauthenticated("the token has expired")
-        if "nbf" in claims and now < _time(claims, "nbf") - LEEWAY:
+        if "nbf" in claims and now < _time(claims, "nbf") - self._leeway:
             raise Unauthenticated("the token is not valid yet")
+        if self._max_lifetime:
+            self._check_lifetime(_time(claims, "iat"), ends, now)
+        if self._issuer and claims.get("iss") != self._issuer:
+            raise Unauthenticated("the token is of another issuer")
         audience = claims.get("aud", [])
         meant_for = [audience] if isinstance(audience, str) else audience
         if not isinstance(meant_for, list):
@@ -85,14 +114,39 @@ class TokenVerifier:
         name = claims.get("sub")
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or not name.isprintable():
             raise Unauthenticated(f"the token's sub must be a name of 1 to {_MAX_NAME} characters")
-        return Caller(name, _roles(claims.get("roles", [])))
+        return Caller(name, _roles(claims.get(self._roles_claim, []), self._roles_claim))
+
+    def _check_lifetime(self, issued: float, ends: float, now: float) -> None:
+        """A time of issue that lies ahead would make any lifetime short."""
+        if now < issued - self._leeway:
+            raise Unauthenticated("the token is not valid yet")
+        if ends - issued > self._max_lifetime:
+            raise Unauthenticated(
+                f"the token is valid for longer than {self._max_lifetime:g} s (exp - iat)"
+            )
 
 
-def _roles(given: Any) -> frozenset[Role]:
+def _allowed(algorithms: Iterable[str], secret: bool, keys: bool) -> frozenset[str]:
+    """The algorithms to accept, or InvalidArgument if no token could ever be."""
+    where = "auth.jwt_algorithms"
+    chosen = frozenset(algorithms)
+    unknown = chosen - set(ALGORITHMS)
+    if unknown or not chosen:
+        raise InvalidArgument(
+            where, f"{sorted(unknown)} is not allowed; allowed: {', '.join(ALGORITHMS)}"
+        )
+    if secret and chosen.isdisjoint(SHARED_SECRET):
+        raise InvalidArgument(where, f"auth.jwt_secret needs one of {', '.join(SHARED_SECRET)}")
+    if keys and chosen.isdisjoint(PUBLIC_KEY):
+        raise InvalidArgument(where, f"auth.jwt_keys_file needs one of {', '.join(PUBLIC_KEY)}")
+    return chosen
+
+
+def _roles(given: Any, claim: str) -> frozenset[Role]:
     """Roles of other systems may stand beside ours."""
     words = given.split() if isinstance(given, str) else given
     if not isinstance(words, list):
-        raise Unauthenticated("the token's roles must be a list")
+        raise Unauthenticated(f"the token's {claim} must be a list")
     return frozenset(role for role in Role if role.value in words)
 
 
@@ -103,9 +157,9 @@ def _time(claims: dict[str, Any], name: str) -> float:
     raise Unauthenticated(f"the token's {name} must be a time in seconds")
 
 
-def _document(part: bytes) -> dict[str, Any]:
+def _document(raw: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(_decode(part))
+        document = json.loads(raw)
     except (ValueError, RecursionError):
         raise not_valid() from None
     if not isinstance(document, dict):
@@ -114,8 +168,6 @@ def _document(part: bytes) -> dict[str, Any]:
 
 
 def _decode(part: bytes) -> bytes:
-    if not _ALPHABET.issuperset(part):
-        raise not_valid()
     try:
         return base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
     except binascii.Error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from jobqueue import config
 from jobqueue.cli.display import NONE, local_time
 from jobqueue.cli.documents import Document, event_document, rfc3339
-from jobqueue.cli.program import clean, examples
+from jobqueue.cli.program import clean_line, examples, json_text
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
@@ -68,9 +67,9 @@ def tail(
             if not isinstance(item, JobRecord) or not _meant(item, queue, wanted):
                 continue
             if chosen.json:
-                typer.echo(json.dumps(_document(item), ensure_ascii=False))
+                typer.echo(json_text(_document(item)))
             else:
-                typer.echo(clean(_line(item)))
+                typer.echo(line_of(item))
             shown += 1
             if shown == count:
                 return
@@ -95,6 +94,11 @@ def _document(item: JobRecord) -> Document:
         "version": item.version,
         "at": rfc3339(item.at),
     }
+
+
+def line_of(item: StreamItem) -> str:
+    """An event on one line, for people."""
+    return clean_line(_line(item))
 
 
 def _line(item: StreamItem) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -27,7 +26,7 @@ from jobqueue.cli.display import (
     progress_line,
 )
 from jobqueue.cli.documents import Document, event_document, job_document, progress_document
-from jobqueue.cli.program import clean, examples
+from jobqueue.cli.program import clean, clean_line, examples, json_text
 from jobqueue.cli.session import OutputOption, Session, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed, JobQueueError
@@ -344,7 +343,7 @@ def _show_news(news: Event | Job, chosen: Session, bar: JobBar | None) -> None:
         if chosen.json:
             print_json_line(event_document(news))
         else:
-            typer.echo(clean("  ".join(_event_row(news)[1:6])))
+            typer.echo(clean_line("  ".join(_event_row(news)[1:6])))
     elif (told := news.progress) is not None:
         if chosen.json:
             document = {"progress": progress_document(told), "attempt": news.attempt}
@@ -357,4 +356,4 @@ def _show_news(news: Event | Job, chosen: Session, bar: JobBar | None) -> None:
 
 def print_json_line(document: Document) -> None:
     """One thing as it happens."""
-    typer.echo(json.dumps(document, ensure_ascii=False))
+    typer.echo(json_text(document))

@@ -19,7 +19,7 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.restore import Restored, Told, gather, not_empty
 from jobqueue.core.store import JobFilter, Store
 from jobqueue.events.replay import Replay
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact_value
 from jobqueue.topology import stream
 from jobqueue.topology.connect import create_store, parse_url
 
@@ -99,7 +99,7 @@ def replay(
     if not dry_run:
         with _told("writing", len(state.jobs), quiet) as told:
             run_async(_write(url, settings, state, told))
-    report = _report(found, state, into=None if dry_run else redact(url))
+    report = _report(found, state, into=None if dry_run else redact_value(url))
     if quiet:
         print_json(report)
     else:
@@ -119,7 +119,7 @@ def _target(into: str | None, *, dry_run: bool) -> str:
             raise InvalidArgument("--into", f"name the store to write; allowed: {_TARGETS}")
         return ""
     if parse_url(into, "--into", _TARGETS).scheme in ("memory", "grpc"):
-        raise InvalidArgument("--into", f"{redact(into)!r} cannot be; allowed: {_TARGETS}")
+        raise InvalidArgument("--into", f"{redact_value(into)!r} cannot be; allowed: {_TARGETS}")
     return into
 
 

@@ -13,7 +13,7 @@ from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, DeadlineExceeded, JobQueueError, Unavailable
 from jobqueue.core.job import ComponentHealth, Health, WorkerStatus
 from jobqueue.core.overview import Overview, overview
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact_value
 
 EXAMPLES = examples("jq-ctl status", "jq-ctl --server 10.0.0.5:50051 status --output json")
 NOT_CONFIGURED = "not configured"
@@ -25,7 +25,7 @@ _PARTS = {"DB": ("db", "store", "database"), "Redis": ("redis",), "Kafka": ("kaf
 def status(context: typer.Context, output: OutputOption = None) -> None:
     """Show whether the server, its store and its workers are well. Fails if they are not."""
     chosen = session(context)
-    shown_url = redact(chosen.url)
+    shown_url = redact_value(chosen.url)
 
     async def work(backend: Backend) -> Overview:
         return await overview(backend, chosen.timeout)

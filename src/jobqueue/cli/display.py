@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.text import Text
 
 from jobqueue.cli.documents import as_json
-from jobqueue.cli.program import clean
+from jobqueue.cli.program import clean, clean_line, json_text
 from jobqueue.core.job import WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.progress import Progress
@@ -67,7 +67,7 @@ def on_terminal() -> bool:
 
 def print_json(document: object) -> None:
     """One JSON document."""
-    typer.echo(json.dumps(document, ensure_ascii=False, indent=2 if on_terminal() else None))
+    typer.echo(json_text(document, 2 if on_terminal() else None))
 
 
 def print_table(
@@ -87,7 +87,7 @@ def print_table(
         if on_terminal():
             typer.echo(empty)
         return
-    rows = [[clean(cell).replace("\n", " ") for cell in row] for row in rows]
+    rows = [[clean_line(cell) for cell in row] for row in rows]
     widths = {
         header: max(cell_len(cell) for cell in (header, *(row[n] for row in rows)))
         for n, header in enumerate(headers)
@@ -244,7 +244,7 @@ def progress_line(told: Progress) -> str:
     """How far a running job is: ``40 %  12 of 30 files``."""
     # 100 % is the end, so nothing is rounded up; but 0.29 * 100 is a little less than 29.
     percent = "" if told.value is None else f"{math.floor(told.value * 100 + 1e-6)} %"
-    return clean("  ".join(filter(None, (percent, told.text))))
+    return clean_line("  ".join(filter(None, (percent, told.text))))
 
 
 class JobBar:

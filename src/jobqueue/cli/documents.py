@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from jobqueue.core.job import Event, Health, Job, QueueStats, Worker
+from jobqueue.core.job import Event, Health, Job, QueueStats, Worker, shown_owner
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.progress import Progress
 from jobqueue.logs import timestamp
@@ -143,6 +143,7 @@ def worker_document(worker: Worker) -> Document:
         "types": None if info.types is None else sorted(info.types),
         "concurrency": info.concurrency,
         "running": worker.running,
+        "owner": shown_owner(info.owner),
         "registered_at": rfc3339(worker.registered_at),
         "last_heartbeat": rfc3339(worker.last_seen),
     }

@@ -15,7 +15,7 @@ from jobqueue.cli.program import run_async
 from jobqueue.config import Loaded, Settings
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.observer import Deaf
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact, redact_value
 
 OK = "ok"
 FAILING = "failing"
@@ -58,7 +58,7 @@ async def _store(settings: Settings) -> Check:
     from jobqueue.topology import connectivity, options
     from jobqueue.topology.connect import STORES, create_store, parse_url
 
-    url = redact(settings.db.url)
+    url = redact_value(settings.db.url)
     try:
         address = parse_url(settings.db.url, "db.url", STORES)
         path = address.path
@@ -113,7 +113,7 @@ async def _kafka(settings: Settings) -> Check:
         found = await stream.check(settings, _TIMEOUT)
     except JobQueueError as error:
         return "kafka", FAILING, redact(error.message)
-    return "kafka", OK, f"{settings.kafka.bootstrap} ({found})"
+    return "kafka", OK, f"{redact_value(settings.kafka.bootstrap)} ({found})"
 
 
 def _new_file(path: Path) -> Check:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from jobqueue.cli.display import NONE, style_of
 from jobqueue.cli.documents import Document, rfc3339
-from jobqueue.cli.program import clean
+from jobqueue.cli.program import clean, clean_line
 from jobqueue.topology.supervisor.keeper import Health, Row
 from jobqueue.topology.supervisor.state import State
 
@@ -41,7 +41,7 @@ def cells(row: Row) -> list[str]:
 
 def _remark(row: Row) -> str:
     text = row.last_line if row.health is Health.OK else row.detail or row.last_line
-    return clean(text).replace("\n", " ")
+    return clean_line(text)
 
 
 def _uptime(since: float | None) -> str:

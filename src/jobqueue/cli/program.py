@@ -131,7 +131,7 @@ def report(message: str, code: Code, *, as_json: bool = False) -> None:
     """Tell of an error on stderr."""
     if as_json:
         body = {"error": {"code": code.value, "message": message}}
-        typer.echo(json.dumps(body, ensure_ascii=False), err=True)
+        typer.echo(json_text(body), err=True)
     else:
         typer.echo(f"error: {clean(message)}", err=True)
 
@@ -139,6 +139,19 @@ def report(message: str, code: Code, *, as_json: bool = False) -> None:
 def clean(text: str) -> str:
     """Text from elsewhere, without characters that could command the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def clean_line(text: str) -> str:
+    """The same, on one line: it cannot look like a line of ours."""
+    return clean(text).replace("\n", " ")
+
+
+def json_text(document: object, indent: int | None = None) -> str:
+    """JSON that commands no terminal: what is not printable is escaped, as JSON may."""
+    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def _discard_stdout() -> None:

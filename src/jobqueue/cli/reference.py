@@ -1,4 +1,7 @@
-"""Writes docs/configuration.md from the schema: ``python -m jobqueue.cli.reference FILE``."""
+"""Writes docs/configuration.md from the schema, and the table of rules into docs/security.md.
+
+``python -m jobqueue.cli.reference FILE``
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from jobqueue.access.rules import RULES
 from jobqueue.cli.program import EXIT_CODES
 from jobqueue.config import PROFILES, Key, keys, show
 
@@ -100,5 +104,28 @@ def _about(key: Key) -> str:
     return (key.info.description or "").replace("|", "\\|")
 
 
+_BEGIN, _END = "<!-- rules: written by python -m jobqueue.cli.reference -->\n", "<!-- end -->\n"
+
+
+def with_rules(page: str) -> str:
+    """A page with the table of rules between its marks."""
+    before, _, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not end:
+        raise ValueError("the page has no place for the rules")
+    rows = [
+        "| action | roles | counted as | at most in one message | audited |",
+        "|---|---|---|---|---|",
+    ]
+    for action, rule in RULES.items():
+        roles = "everybody" if rule.roles is None else " or ".join(sorted(rule.roles))
+        roles = roles or "parts of jq-service"
+        items = ", ".join(f"{most:,} `{path}`" for path, most in rule.items.items())
+        audited = "yes" if rule.changes else ""
+        rows.append(f"| `{action}` | {roles} | {rule.kind.value} | {items} | {audited} |")
+    return before + _BEGIN + "\n".join(rows) + "\n" + _END + after
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(reference())
+    page = Path(sys.argv[1])
+    page.write_text(with_rules(page.read_text()) if page.stem == "security" else reference())

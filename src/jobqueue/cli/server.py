@@ -130,7 +130,9 @@ def serve(
 
         return dry_run(loaded)
     settings = loaded.settings
-    logs.configure(SERVICE, settings.log.level, settings.log.format)
+    logs.configure(
+        SERVICE, settings.log.level, settings.log.format, audit_file=settings.log.audit_file
+    )
     for warning in loaded.warnings:
         log.warning(warning)
     at_stop = (

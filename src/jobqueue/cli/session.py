@@ -17,7 +17,7 @@ from jobqueue.cli.program import run_async
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import DeadlineExceeded, InvalidArgument, Unreachable
 from jobqueue.engine.settings import EngineSettings
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact_value
 from jobqueue.topology.connect import create_backend, create_locks, parse_url, with_password
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Session:
                 return await step
         except TimeoutError:
             raise DeadlineExceeded(
-                f"no answer from {redact(self.url)} within {self.timeout:g} s"
+                f"no answer from {redact_value(self.url)} within {self.timeout:g} s"
                 " (--timeout sets how long to wait)"
             ) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -10,7 +11,9 @@ import typer
 
 from jobqueue.config import keys
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.redaction import redact_value
 
+_NAME = re.compile(r"[\w.-]*")
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -36,8 +39,8 @@ def parse_sets(items: Sequence[str] | None) -> dict[str, str]:
     for item in items or ():
         name, sep, value = item.partition("=")
         name = name.strip()
-        if not sep:
-            raise InvalidArgument("--set", f"{name!r} is not KEY=VALUE")
+        if not sep or not _NAME.fullmatch(name):
+            raise InvalidArgument("--set", f"{redact_value(item)!r} is not KEY=VALUE")
         key = keys().get(name)
         if key is None:
             near = difflib.get_close_matches(name, keys(), n=1)

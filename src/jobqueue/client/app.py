@@ -24,7 +24,7 @@ from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import DEFAULT_QUEUE, Job, Queue, QueueSpec
 from jobqueue.core.store import Rules
 from jobqueue.engine.admission import check_queue, check_spec
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact_value
 from jobqueue.topology.connect import (
     check_redis_url,
     create_backend,
@@ -117,7 +117,7 @@ class JobQueue:
         )
 
     def __repr__(self) -> str:
-        return f"<JobQueue {redact(self.url)}>"
+        return f"<JobQueue {redact_value(self.url)}>"
 
     # -- tasks and jobs --------------------------------------------------------------------
 

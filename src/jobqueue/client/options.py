@@ -156,4 +156,7 @@ def moment(name: str, value: datetime | float | None) -> float | None:
         return value.timestamp()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidArgument(name, f"expected a datetime or epoch seconds, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf  # no time that is allowed anywhere

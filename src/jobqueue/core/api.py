@@ -164,12 +164,21 @@ class AttendanceApi(Protocol):
         begun: Sequence[int] = (),
         complete: bool = True,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        *,
+        owner: str = "",
     ) -> Pulse:
-        """Heartbeat, like ``Link.pulse``. Blocking, from any thread."""
+        """Heartbeat, like ``Link.pulse``. Blocking, from any thread.
+
+        ``owner`` is the name of the caller; PermissionDenied if another one registered the worker.
+        A remote server knows its caller by the credential.
+        """
         ...
 
-    async def leave(self, worker_id: str, incarnation: int) -> None:
-        """Deregister; one that is gone already, or still holds jobs, is no error."""
+    async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:
+        """Deregister; one that is gone already, or still holds jobs, is no error.
+
+        ``owner`` as with ``pulse``.
+        """
         ...
 
     async def missing_queues(self, names: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ import time
 from typing import Protocol
 
 MAX_SECONDS = 10 * 365 * 86_400.0
+LATEST = 253_402_300_799.0  # the last second of the year 9999
 """The longest time that anything may be told to wait or to last."""
 
 

@@ -136,6 +136,8 @@ def decide(
     move = asked.move
     if move in FENCED and (asked.lease is None or asked.lease != live.lease):
         return Refusal.STALE_LEASE
+    if asked.worker_id is not None and asked.worker_id != live.worker_id:
+        return Refusal.STALE_LEASE
     if asked.version is not None and asked.version != live.version:
         return Refusal.STALE_VERSION
     if move is Move.SUCCEED and live.cancel_requested:

@@ -86,6 +86,7 @@ class DispatchStore(Store, Protocol):
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
         *,
+        owner: str = "",
         overrun: int | None = None,
     ) -> Pulse:
         """See ``Store.pulse``. ``overrun``: so many slots are not free although no lease is held

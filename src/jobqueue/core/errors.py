@@ -74,6 +74,23 @@ def no_such_queue(name: str) -> NotFound:
     )
 
 
+def not_your_worker(worker_id: str) -> PermissionDenied:
+    """The error of a call for a worker that another caller has registered."""
+    return PermissionDenied(
+        f"worker_id: worker {worker_id[:120]!r} was registered with another credential; give this"
+        " worker an id of its own, or wait until the other one is OFFLINE"
+    )
+
+
+def too_many_workers(owner: str, most: int) -> RateLimited:
+    """The error of a registration beyond what one caller may have."""
+    return RateLimited(
+        f"worker_id: {owner!r} has {most} workers already, which is as many as one caller may have"
+        " (limits.workers_per_caller)",
+        retry_after=30.0,
+    )
+
+
 class AlreadyExists(JobQueueError):
     """The name is taken."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import random
 import re
+import struct
 import uuid
 
 from jobqueue.core.errors import InvalidArgument
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_LEASES = random.Random(os.urandom(32))
-LEASE_BITS = 63
+_LEASES_AT_ONCE = 512  # one read of the system's entropy serves so many
+_leases: list[int] = []
 
 
 def new_job_ids(count: int) -> list[str]:
@@ -31,16 +31,17 @@ def uuid_hex(raw: bytes) -> str:
 
 
 def new_lease() -> int:
-    """Draw the number that fences one attempt."""
-    return _LEASES.getrandbits(LEASE_BITS) or 1
+    """Draw the number that fences one attempt: 63 bits that nobody can foresee."""
+    while True:
+        try:
+            return _leases.pop() >> 1 or 1
+        except IndexError:
+            entropy = os.urandom(8 * _LEASES_AT_ONCE)
+            _leases.extend(struct.unpack(f"{_LEASES_AT_ONCE}Q", entropy))
 
 
-def reseed_leases() -> None:
-    """Draw fresh entropy; a forked child must not repeat its parent's leases."""
-    _LEASES.seed(os.urandom(32))
-
-
-os.register_at_fork(after_in_child=reseed_leases)
+# A forked child must not repeat its parent's leases.
+os.register_at_fork(after_in_child=_leases.clear)
 
 
 def parse_job_id(text: str, field: str = "job_id") -> str:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict
+from jobqueue.core.key_owner import stored_key
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import RetryPolicy, policy_of
@@ -19,6 +20,9 @@ T = TypeVar("T")
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_RETRIES = 3
 MAX_PRIORITY = 9
+MAX_RETRIES = 1_000
+MAX_CAPACITY = 1_000_000_000_000
+MAX_WEIGHT = 1_000_000  # of a priority
 MAX_PAGE = 1_000  # jobs in one answer, on every face
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -38,6 +42,17 @@ class JobSpec:
     timeout: float | None = None
     key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    key_owner: str = ""  # a caller's name; empty: the key is everybody's
+
+    @property
+    def stored_key(self) -> str | None:
+        """The key as stores keep it."""
+        return None if self.key is None else stored_key(self.key_owner, self.key)
+
+    @property
+    def shared_key(self) -> str | None:
+        """Of a key with an owner: the equal key that is everybody's. If it is taken, it counts."""
+        return stored_key("", self.key) if self.key_owner and self.key is not None else None
 
     def fingerprint(self) -> bytes:
         """What must be equal for two submits with one key to be the same request."""
@@ -120,6 +135,7 @@ class Job:
     ttl: float | None = None
     timeout: float | None = None
     key: str | None = None
+    key_owner: str = ""  # shown by no face
     labels: Mapping[str, str] = field(default_factory=dict)
     worker_id: str | None = None
     cancel_requested: bool = False
@@ -135,6 +151,11 @@ class Job:
 
     def __post_init__(self) -> None:
         self.set_start(self.started_at)
+
+    @property
+    def stored_key(self) -> str | None:
+        """The key as stores keep it."""
+        return None if self.key is None else stored_key(self.key_owner, self.key)
 
     def set_start(self, at: float | None) -> None:
         """Note when the attempt began.
@@ -195,11 +216,15 @@ class Transition:
     retryable: bool = True
     retry_after: float | None = None  # overrides the backoff
     ran_for: float | None = None  # seconds, by the worker's monotonic clock
+    worker_id: str | None = None  # of a report: who must hold the lease
 
     def __post_init__(self) -> None:
-        # A lone surrogate (an undecodable file name in an exception) cannot be stored.
-        if self.error and not self.error.isascii():
-            self.error = self.error.encode(errors="replace").decode()
+        # A lone surrogate (an undecodable file name in an exception) and a NUL cannot be stored
+        # everywhere, and a report must not fail for its text.
+        if self.error:
+            self.error = self.error.replace("\0", "\ufffd")
+            if not self.error.isascii():
+                self.error = self.error.encode(errors="replace").decode()
 
     @property
     def by_others(self) -> bool:
@@ -533,6 +558,32 @@ class WorkerStatus(enum.StrEnum):
         )
 
 
+IN_PROCESS = "\tin process"
+"""The owner of a worker that has the store open itself. The names of callers are printable, so that
+none of them is called that."""
+
+
+def owner_allows(owner: str, asking: str) -> bool:
+    """Whether a caller may use a worker's registration, by the owner that the store remembers.
+
+    A caller without a name is one of a server where nobody has to say who they are. Who has the
+    store open itself may do everything: no caller can keep a server's own pool from starting.
+    Without an owner the worker was registered by one of those without a name, or by an older
+    version: it belongs to whoever comes next.
+    """
+    return asking in ("", IN_PROCESS) or owner in ("", asking)
+
+
+def shown_owner(owner: str) -> str:
+    """The owner as operators see it: the name of a caller, or nothing."""
+    return "" if owner == IN_PROCESS else owner
+
+
+def is_limited(owner: str) -> bool:
+    """Whether the workers of this owner are counted: it is a caller that has a name."""
+    return bool(shown_owner(owner))
+
+
 @dataclass(slots=True, kw_only=True)
 class WorkerInfo:
     """A worker as it registers. ``incarnation`` is random per process."""
@@ -552,6 +603,9 @@ class WorkerInfo:
     # Drawn by the engine at each registration: the latest one tells which server the worker is
     # connected to, so that a server that has not noticed the loss of its link learns of it.
     link: int = 0
+    # The name of the caller that registered it: others may not use its id until it is OFFLINE.
+    # Empty: nobody had to say who they are. Set by the face, never by the worker.
+    owner: str = IN_PROCESS
 
 
 @dataclass(slots=True, kw_only=True)

@@ -116,7 +116,7 @@ FAILURES = frozenset({Reason.RETRIES_EXHAUSTED, Reason.NOT_RETRYABLE, Reason.POI
 """Those of them that are the job's own failure: nobody cancelled it, and it was begun in time."""
 
 
-_DEATH_WORDS: Mapping[str, frozenset[Reason]] = {
+DEATH_WORDS: Mapping[str, frozenset[Reason]] = {
     "FAILURES": FAILURES,
     "ALL": DEATHS,
     **{reason.value: frozenset({reason}) for reason in sorted(DEATHS)},
@@ -316,9 +316,9 @@ def parse_deaths(names: Iterable[str], field: str = "reason") -> tuple[Reason, .
     """Read why jobs were dead-lettered: reasons, FAILURES or ALL; each may be a comma list."""
     found: set[Reason] = set()
     for word in (part.strip() for name in names for part in name.split(",")):
-        known = _DEATH_WORDS.get(word.upper().replace("-", "_"))
+        known = DEATH_WORDS.get(word.upper().replace("-", "_"))
         if known is None:
-            allowed = ", ".join(_DEATH_WORDS)
+            allowed = ", ".join(DEATH_WORDS)
             raise InvalidArgument(field, f"unknown reason {word[:80]!r}; allowed: {allowed}")
         found |= known
     return tuple(sorted(found))

@@ -50,7 +50,7 @@ class Key:
     """An idempotency key that is taken, whether its job is still there or not."""
 
     queue: str
-    key: str
+    key: str  # as stores keep it
     job: Job  # as it was: its payload and type make the fingerprint
     expires_at: float
 
@@ -160,8 +160,9 @@ class World:
         if gone is None:
             return False
         job = gone.job
-        if job.key is not None and gone.key_expires_at is not None and not item.key_freed:
-            self.keys.append(Key(job.queue, job.key, job, gone.key_expires_at))
+        key = job.stored_key
+        if key is not None and gone.key_expires_at is not None and not item.key_freed:
+            self.keys.append(Key(job.queue, key, job, gone.key_expires_at))
         return True
 
 
@@ -210,6 +211,7 @@ def _accepted(event: Event, created: Created) -> Job:
         ttl=created.ttl,
         timeout=created.timeout,
         key=created.key,
+        key_owner=created.key_owner,
         labels=created.labels,
         reason=event.reason,
     )

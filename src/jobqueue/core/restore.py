@@ -71,9 +71,9 @@ def gather(world: World, *, published: bool) -> Restored:
     ]
     keys: dict[tuple[str, str], Key] = {}
     of_jobs = (
-        Key(rebuilt.job.queue, rebuilt.job.key, rebuilt.job, rebuilt.key_expires_at)
+        Key(rebuilt.job.queue, stored, rebuilt.job, rebuilt.key_expires_at)
         for rebuilt in world.jobs.values()
-        if rebuilt.job.key is not None and rebuilt.key_expires_at is not None
+        if (stored := rebuilt.job.stored_key) is not None and rebuilt.key_expires_at is not None
     )
     # Sorted, because the order in which jobs were read is that of Kafka's partitions: chance.
     # The last holder of a key took it anew when the earlier one's had expired.

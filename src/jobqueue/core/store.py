@@ -52,6 +52,7 @@ class Rules:
     key_ttl: float = 86_400.0
     poison_after: int = 5  # worker deaths under a RUNNING job; 0 = never
     watchdog_grace: float = 5.0  # what a worker gets beyond the run timeout to report it itself
+    workers_per_owner: int = 10_000  # registrations of one caller at a time; 0 = no limit
 
 
 @dataclass(slots=True)
@@ -250,7 +251,10 @@ class Store(Protocol):
     async def apply(
         self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
     ) -> Application:
-        """Make moves, in order, each fenced; then fill the claims, all in one write."""
+        """Make moves, in order, each fenced; then fill the claims, all in one write.
+
+        A move that names a worker counts only if that worker holds the lease.
+        """
         ...
 
     async def request_cancel(self, seq: int) -> Held | None:
@@ -394,7 +398,12 @@ class Store(Protocol):
     # -- workers ---------------------------------------------------------------------------
 
     async def register_worker(self, info: WorkerInfo) -> list[Held]:
-        """Record a worker; returns the leases of its earlier incarnation, which are lost."""
+        """Record a worker; returns the leases of its earlier incarnation, which are lost.
+
+        PermissionDenied while the id is registered by another owner (``owner_allows``) and not
+        OFFLINE; what a former owner held is lost, too. RateLimited beyond
+        ``Rules.workers_per_owner``: those of the owner that are OFFLINE and hold nothing make room.
+        """
         ...
 
     def pulse(
@@ -404,8 +413,13 @@ class Store(Protocol):
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        *,
+        owner: str = "",
     ) -> Pulse:
         """Record a heartbeat that lists the leases held, and which of them are being executed.
+
+        ``owner`` is who speaks for the worker; PermissionDenied, without effect, if its
+        registration belongs to another one, whatever the incarnation.
 
         The assignment timeout of those begins anew: only the report of their start is late.
 
@@ -440,8 +454,11 @@ class Store(Protocol):
         """
         ...
 
-    async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
-        """Remove a worker that says goodbye, if it is that incarnation and holds nothing."""
+    async def retire_worker(self, worker_id: str, incarnation: int, *, owner: str = "") -> bool:
+        """Remove a worker that says goodbye, if it is that incarnation and holds nothing.
+
+        ``owner`` as with ``pulse``.
+        """
         ...
 
     async def forget_worker(self, worker_id: str) -> bool:

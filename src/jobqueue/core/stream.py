@@ -31,6 +31,7 @@ class Created:
     run_at: float | None = None
     expires_at: float | None = None
     key: str | None = None
+    key_owner: str = ""
     key_expires_at: float | None = None  # None: the key was free again when this was read
     labels: Mapping[str, str] = field(default_factory=dict)
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 
 from jobqueue.core.errors import InvalidArgument
 
+QUEUE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 MAX_KEY_LENGTH = 255
 MAX_TYPE_LENGTH = 200
 MAX_LABELS = 32
 MAX_LABEL_LENGTH = 255
 MAX_LABELS_BYTES = 32 * 1024  # together: an event that tells of the job has room for them
 MAX_WORKER_ID_LENGTH = 255
+MAX_ERROR_FILTER_LENGTH = 1_000
 
 Check = Callable[[str, str, int], None]
 """Refuses a text: the field's name, the text, how many characters it may have."""
@@ -21,6 +23,8 @@ def check_text(field: str, text: str, most: int) -> None:
     """Refuse what is empty, too long, or cannot be stored."""
     if not 1 <= len(text) <= most:
         raise InvalidArgument(field, f"1 to {most} characters are allowed")
+    if "\0" in text:  # PostgreSQL has no such text
+        raise InvalidArgument(field, "must not contain a NUL character")
     if not text.isascii():
         try:
             text.encode()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
-from jobqueue.core.clock import MAX_SECONDS
+from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, NotFound
 from jobqueue.core.job import (
+    MAX_CAPACITY,
     MAX_PAGE,
     MAX_PRIORITY,
+    MAX_RETRIES,
+    MAX_WEIGHT,
     JobQuery,
     JobSpec,
     Queue,
@@ -22,22 +24,24 @@ from jobqueue.core.lifecycle import DEATHS
 from jobqueue.core.retry import check_retry
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.core.texts import (
+    MAX_ERROR_FILTER_LENGTH,
     MAX_KEY_LENGTH,
     MAX_TYPE_LENGTH,
     MAX_WORKER_ID_LENGTH,
+    QUEUE_NAME,
     check_labels,
     check_printable,
     check_text,
 )
 
-MAX_RETRIES = 1_000
-LATEST = 253_402_300_799.0  # the last second of the year 9999
 MAX_CONCURRENCY = 100_000
+MAX_HOSTNAME_LENGTH = 255
+MAX_VERSION_LENGTH = 100
+MAX_PID = 2**31 - 1
 MAX_TYPES = 5_000  # of a worker
-MAX_CAPACITY = 1_000_000_000_000
+MAX_QUEUES = 1_000  # of a worker; '*' stands for all
 MAX_OFFSET = 10**18
-MAX_ERROR_FILTER_LENGTH = 1_000
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NAME = re.compile(QUEUE_NAME)
 _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
 
 
@@ -77,11 +81,10 @@ def check_spec(spec: JobSpec, max_payload_bytes: int, now: float | None = None) 
 def _check_times(spec: JobSpec) -> None:
     if spec.delay is not None and spec.run_at is not None:
         raise InvalidArgument("delay", "give delay or run_at, not both")
-    if spec.delay is not None and not (
-        math.isfinite(spec.delay) and 0 <= spec.delay <= MAX_SECONDS
-    ):
+    # NaN is in no range, and a whole number may be too large for a float.
+    if spec.delay is not None and not 0 <= spec.delay <= MAX_SECONDS:
         raise InvalidArgument("delay", f"must be 0 to {MAX_SECONDS:.0f} seconds")
-    if spec.run_at is not None and not (math.isfinite(spec.run_at) and 0 <= spec.run_at <= LATEST):
+    if spec.run_at is not None and not 0 <= spec.run_at <= LATEST:
         raise InvalidArgument("run_at", "must be a time between 1970 and 9999")
 
 
@@ -115,20 +118,36 @@ def check_queue(queue: Queue) -> None:
         raise InvalidArgument("capacity", f"must be 0 (unbounded) to {MAX_CAPACITY}")
     check_retry(queue.retry_profile, queue.retry_base, queue.retry_max, queue.retry_jitter)
     for priority, weight in (queue.priority_weights or {}).items():
-        if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= 1_000_000:
+        if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= MAX_WEIGHT:
             raise InvalidArgument(
                 "priority_weights",
                 f"{priority}:{weight} is not a priority 0 to {MAX_PRIORITY} and a weight above 0",
             )
 
 
+def check_worker_id(worker_id: str) -> None:
+    """Refuse an id that no worker can have: not every store could read it."""
+    check_printable("worker_id", worker_id, MAX_WORKER_ID_LENGTH)
+
+
 def check_worker(info: WorkerInfo) -> None:
     """Refuse a worker that could not be told apart or fed."""
-    check_printable("worker_id", info.id, MAX_WORKER_ID_LENGTH)
+    check_worker_id(info.id)
+    if info.hostname:
+        check_printable("hostname", info.hostname, MAX_HOSTNAME_LENGTH)
+    if info.version:
+        check_printable("version", info.version, MAX_VERSION_LENGTH)
+    if not 0 <= info.pid <= MAX_PID:
+        raise InvalidArgument("pid", f"must be 0 to {MAX_PID}")
     if not 1 <= info.concurrency <= MAX_CONCURRENCY:
         raise InvalidArgument("concurrency", f"must be 1 to {MAX_CONCURRENCY}")
     if not info.queues:
         raise InvalidArgument("queues", "name at least one queue, or '*' for all")
+    if len(info.queues) > MAX_QUEUES:
+        raise InvalidArgument(
+            "queues",
+            f"{len(info.queues)} are too many; at most {MAX_QUEUES} are allowed, or '*' for all",
+        )
     check_queue_names([name for name in info.queues if name != ALL_QUEUES])
     if info.types is not None:
         _check_types(info.types)
@@ -169,6 +188,8 @@ def check_retry_query(query: RetryQuery) -> None:
 def _check_filter(query: JobQuery | RetryQuery) -> None:
     if query.queue is not None:
         _check_name("queue", query.queue)
+    if query.type:
+        check_text("type", query.type, MAX_TYPE_LENGTH)
     if query.error:
         check_text("error", query.error, MAX_ERROR_FILTER_LENGTH)
     for field, moment in (("since", query.since), ("until", query.until)):
@@ -185,6 +206,8 @@ def check_time_query(query: TimeQuery) -> None:
     if not 0 <= query.offset <= MAX_OFFSET:
         raise InvalidArgument("offset", f"must be 0 to {MAX_OFFSET}")
     _check_name("queue", query.queue)
+    if query.type:
+        check_text("type", query.type, MAX_TYPE_LENGTH)
 
 
 def write_page_token(seq: int) -> str:

@@ -17,6 +17,7 @@ from jobqueue.core.errors import (
     InvalidArgument,
     JobQueueError,
     NotFound,
+    not_your_worker,
 )
 from jobqueue.core.ids import new_job_ids, new_lease, parse_job_id
 from jobqueue.core.job import (
@@ -35,6 +36,7 @@ from jobqueue.core.job import (
     Transition,
     WorkerInfo,
     WorkerStatus,
+    owner_allows,
 )
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
@@ -464,16 +466,22 @@ class Engine(OperatorCalls):
         begun: Sequence[int] = (),
         complete: bool = True,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        *,
+        owner: str = "",
     ) -> Pulse:
         """See ``AttendanceApi.pulse``."""
-        return self._pulses.beat(worker_id, incarnation, leases, begun, complete, progress)
+        admission.check_worker_id(worker_id)
+        return self._pulses.beat(worker_id, incarnation, owner, leases, begun, complete, progress)
 
-    async def leave(self, worker_id: str, incarnation: int) -> None:
+    async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:
         """See ``AttendanceApi.leave``."""
+        admission.check_worker_id(worker_id)
         session = self._scheduler.sessions.get(worker_id)
         if session is not None and session.info.incarnation == incarnation:
+            if not owner_allows(session.info.owner, owner):
+                raise not_your_worker(worker_id)
             self._scheduler.dismiss(worker_id)
-        await self._store.retire_worker(worker_id, incarnation)
+        await self._store.retire_worker(worker_id, incarnation, owner=owner)
 
     async def missing_queues(self, names: Sequence[str]) -> list[str]:
         """See ``AttendanceApi.missing_queues``."""

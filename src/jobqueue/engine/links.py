@@ -50,7 +50,9 @@ class EngineLink:
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
         """See ``Link.report``."""
+        worker_id = self._session.info.id
         for one in reports:
+            one.worker_id = worker_id  # the store lets it report on its own leases only
             if one.move not in REPORTABLE:
                 raise InvalidArgument("move", f"a worker cannot report {one.move.value!r}")
             if one.lease is None:
@@ -78,7 +80,7 @@ class EngineLink:
         first = fresh and complete and not self._listed
         tells = self._session.tells
         answer = self._pulses.beat(
-            info.id, info.incarnation, leases, begun, complete and not first, progress
+            info.id, info.incarnation, info.owner, leases, begun, complete and not first, progress
         )
         if first and answer.known:
             self._listed = True
@@ -112,7 +114,7 @@ class EngineLink:
         await self.drain()
         self._scheduler.remove(self._session)
         info = self._session.info
-        await self._store.retire_worker(info.id, info.incarnation)
+        await self._store.retire_worker(info.id, info.incarnation, owner=info.owner)
 
 
 ENDING = REPORTABLE - {Move.START}

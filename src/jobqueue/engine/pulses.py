@@ -34,6 +34,7 @@ class Pulses:
         self,
         worker_id: str,
         incarnation: int,
+        owner: str,
         leases: Sequence[int],
         begun: Sequence[int],
         complete: bool,
@@ -44,7 +45,7 @@ class Pulses:
         if session is not None and session.info.incarnation != incarnation:
             session = None
         counted = set() if session is None else session.held.copy()
-        answer = self._store.pulse(worker_id, incarnation, leases, begun, progress)
+        answer = self._store.pulse(worker_id, incarnation, leases, begun, progress, owner=owner)
         if session is not None and answer.known:
             counted.difference_update(one.lease for one in answer.unlisted)
             counted.difference_update(set(leases).difference(answer.lost))

@@ -104,6 +104,7 @@ def _created(created: Created) -> pb.JobCreated:
         run_at=created.run_at,
         expires_at=created.expires_at,
         idempotency_key=created.key,
+        idempotency_key_owner=created.key_owner,
         key_expires_at=created.key_expires_at,
         labels=created.labels,
         created_at=created.created_at,
@@ -201,6 +202,7 @@ def _read_created(record: pb.JobCreated) -> Created:
         run_at=record.run_at if record.HasField("run_at") else None,
         expires_at=record.expires_at if record.HasField("expires_at") else None,
         key=record.idempotency_key if record.HasField("idempotency_key") else None,
+        key_owner=record.idempotency_key_owner,
         key_expires_at=record.key_expires_at if record.HasField("key_expires_at") else None,
         labels=dict(record.labels) if record.labels else NO_LABELS,
     )

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from jobqueue.core.job import NO_LABELS, Queue
+from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import State
 from jobqueue.core.stream import (
     CancelRequested,
@@ -59,6 +60,7 @@ def job_event(rows: Rows, row: Any) -> JobEvent:
     (started_at, due, retries, seq, kind, payload, priority, max_retries, created_at, ttl, timeout,
      run_at, key, key_expires_at, labels, result, cancel) = row[10:27]  # fmt: skip
     if event.version == 1:
+        key, owner = read_key(key)
         item.created = Created(
             seq=seq,
             type=kind,
@@ -71,6 +73,7 @@ def job_event(rows: Rows, row: Any) -> JobEvent:
             run_at=run_at,
             expires_at=None if ttl is None else created_at + ttl,
             key=key,
+            key_owner=owner,
             key_expires_at=key_expires_at,
             labels=json.loads(labels) if labels else NO_LABELS,
         )

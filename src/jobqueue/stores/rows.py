@@ -21,6 +21,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
+from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.store import DeadLetters
@@ -43,6 +44,7 @@ class Rows:
          retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels,
          worker, cancel, started_at, completed_at, next_retry_at, result, error,
          reason, progress) = row  # fmt: skip
+        key, owner = read_key(key)
         return Job(
             id=self.job_id(job_id),
             seq=seq,
@@ -62,6 +64,7 @@ class Rows:
             ttl=ttl,
             timeout=timeout,
             key=key,
+            key_owner=owner,
             labels=json.loads(labels) if labels else NO_LABELS,
             worker_id=worker,
             cancel_requested=bool(cancel),
@@ -92,7 +95,7 @@ class Rows:
 
     def worker(self, row: Any) -> Worker:
         """A worker from the columns of ``workers``."""
-        (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, types,
+        (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, types, owner,
          status, registered_at, last_seen, running) = row  # fmt: skip
         info = WorkerInfo(
             id=worker_id,
@@ -104,6 +107,7 @@ class Rows:
             version=version,
             types=None if types is None else frozenset(self.names(types)),
             link=link,
+            owner=owner,
         )
         return Worker(
             info=info,

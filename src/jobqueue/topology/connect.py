@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from jobqueue.access.hosts import is_loopback
 from jobqueue.access.tls import Credentials, Tls
 from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
 from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Rules, Store
-from jobqueue.redaction import MASK, redact
+from jobqueue.redaction import redact, redact_value
 from jobqueue.topology.extras import not_installed
-from jobqueue.topology.loopback import is_loopback
 
 if TYPE_CHECKING:
     from jobqueue.core.api import Backend
@@ -71,7 +71,7 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
     scheme = scheme.lower()
     if scheme == "memory" and sep:
         if rest.strip("/"):
-            raise InvalidArgument(field, f"{redact(url)!r}: memory:// takes no path")
+            raise InvalidArgument(field, f"{redact_value(url)!r}: memory:// takes no path")
         return Address("memory")
     if scheme == "sqlite" and sep:
         return Address("sqlite", path=_sqlite_path(rest, url, field))
@@ -85,7 +85,9 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> Address:
         check_redis_url(_split_prefix(url, field)[0], field)
         return Address("redis")
     hint = _hint(scheme if sep else "", url, allowed)
-    raise InvalidArgument(field, f"{redact(url)!r} is not a known form; allowed: {allowed}{hint}")
+    raise InvalidArgument(
+        field, f"{redact_value(url)!r} is not a known form; allowed: {allowed}{hint}"
+    )
 
 
 def _hint(scheme: str, url: str, allowed: str) -> str:
@@ -108,20 +110,20 @@ def _sqlite_path(rest: str, url: str, field: str) -> Path:
     if host or not slash:
         raise InvalidArgument(
             field,
-            f"{redact(url)!r}: sqlite takes three slashes for a relative file (sqlite:///jobs.db)"
+            f"{redact_value(url)!r}: sqlite takes three slashes for a relative file (sqlite:///jobs.db)"
             " and four for an absolute one (sqlite:////var/lib/jobs.db)",
         )
     if not name or name.endswith("/"):
-        raise InvalidArgument(field, f"{redact(url)!r} names no file; use sqlite:///jobs.db")
+        raise InvalidArgument(field, f"{redact_value(url)!r} names no file; use sqlite:///jobs.db")
     if name == ":memory:":
         raise InvalidArgument(field, "sqlite in memory is not supported; use memory://")
     if "?" in name:
-        raise InvalidArgument(field, f"{redact(url)!r}: sqlite takes no options after '?'")
+        raise InvalidArgument(field, f"{redact_value(url)!r}: sqlite takes no options after '?'")
     return Path(unquote(name))
 
 
 def _host_port(rest: str, url: str, field: str) -> tuple[str, int]:
-    shown = repr(redact(url))
+    shown = repr(redact_value(url))
     if "@" in rest or "/" in rest or "?" in rest:
         raise InvalidArgument(field, f"{shown}: grpc takes only a host and a port")
     host, sep, port = rest.rpartition(":")
@@ -147,6 +149,9 @@ def _has_bare_characters(url: str) -> bool:
     """
     rest = url.partition("://")[2]
     authority = _authority(rest)
+    # PostgreSQL's client ends a login at the first @, and takes what follows for a host.
+    if authority.count("@") > 1 and url.startswith("postgres"):
+        return True
     path, _, options = rest[len(authority) :].partition("?")
     return (
         "#" in rest
@@ -156,11 +161,6 @@ def _has_bare_characters(url: str) -> bool:
     )
 
 
-def _without_login(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{MASK}@{rest.rpartition('@')[2]}" if "@" in rest else redact(url)
-
-
 def _check_places(authority: str, url: str, field: str) -> list[str]:
     """The hosts of a URL, without their ports."""
     hosts = []
@@ -168,21 +168,23 @@ def _check_places(authority: str, url: str, field: str) -> list[str]:
     for place in authority.rpartition("@")[2].split(","):
         found = None if bare else _PLACE.fullmatch(place)
         if found is None:
-            shown = _without_login(url) if bare else redact(url)
             raise InvalidArgument(
                 field,
-                f"{shown!r}: expected HOST or HOST:PORT after '//' or '@'; special characters of a"
-                " name or password are written as %2F (/), %40 (@), %3A (:), %23 (#) and so on",
+                f"{redact_value(url)!r}: expected HOST or HOST:PORT after '//' or '@'; special"
+                " characters of a name or password are written as %2F (/), %40 (@), %3A (:),"
+                " %23 (#) and so on",
             )
         if found[2] is not None and not 0 < int(found[2]) <= _MAX_PORT:
-            raise InvalidArgument(field, f"{redact(url)!r}: the port must be 1 to {_MAX_PORT}")
+            raise InvalidArgument(
+                field, f"{redact_value(url)!r}: the port must be 1 to {_MAX_PORT}"
+            )
         hosts.append(found[1])
     return hosts
 
 
 def check_redis_url(url: str, field: str = "redis.url") -> None:
     """Refuse what names no Redis; the error shows no password."""
-    shown = repr(redact(url))
+    shown = repr(redact_value(url))
     scheme, sep, rest = url.partition("://")
     if scheme.lower() not in _REDIS or not sep:
         raise InvalidArgument(field, f"{shown} is not a known form; allowed: {REDIS}")
@@ -212,7 +214,7 @@ def _split_prefix(url: str, field: str) -> tuple[str, str | None]:
         elif _PREFIX.fullmatch(value):
             prefix = value
         else:
-            raise InvalidArgument(field, f"{redact(url)!r}: prefix must be {_PREFIX_RULE}")
+            raise InvalidArgument(field, f"{redact_value(url)!r}: prefix must be {_PREFIX_RULE}")
     return "?".join([address, "&".join(left)] if left else [address]), prefix
 
 
@@ -248,7 +250,7 @@ def create_locks(
     try:
         return RedisLocks(url, timeout=timeout, observer=observer)
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(field, f"{redact(url)!r}: {redact(str(error))}") from None
+        raise InvalidArgument(field, f"{redact_value(url)!r}: {redact(str(error))}") from None
 
 
 def create_store(
@@ -292,7 +294,9 @@ def create_store(
         )
     if address.scheme == "redis":
         return _redis_store(url, rules, observer, create=create, field=field, partitions=partitions)
-    raise InvalidArgument(field, f"{redact(url)!r} names a server, not a store; allowed: {STORES}")
+    raise InvalidArgument(
+        field, f"{redact_value(url)!r} names a server, not a store; allowed: {STORES}"
+    )
 
 
 def _redis_store(
@@ -314,7 +318,7 @@ def _redis_store(
             partitions=partitions,
         )
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(field, f"{redact(url)!r}: {redact(str(error))}") from None
+        raise InvalidArgument(field, f"{redact_value(url)!r}: {redact(str(error))}") from None
 
 
 def _prepare_file(path: Path, *, create: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from jobqueue.core.errors import Unavailable
+from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.topology.extras import not_installed
 
 
@@ -31,7 +31,9 @@ async def postgres(dsn: str, timeout: float, field: str) -> str:
                 connection.terminate()
     except TimeoutError:
         raise Unavailable(f"PostgreSQL does not answer within {timeout:g} s") from None
-    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except ValueError:  # its text has parts of the URL, which may be those of a password
+        raise InvalidArgument(field, "is not a URL that PostgreSQL's client can read") from None
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
     durable = f"NOT DURABLE: {' and '.join(off)} off" if off else "durable"
     return f"PostgreSQL {version.split()[0]}, {durable}"

@@ -7,7 +7,8 @@ import logging
 import time
 
 from jobqueue._version import __version__
-from jobqueue.access.limits import Submit
+from jobqueue.access.budgets import Budgets
+from jobqueue.access.submits import for_callers
 from jobqueue.api import listening
 from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
@@ -19,7 +20,7 @@ from jobqueue.engine import admission
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import Dispatch
 from jobqueue.metrics import Metrics
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact_value
 from jobqueue.services.on_engine import EngineTaskQueue
 from jobqueue.topology import options, security, stream
 from jobqueue.topology.connect import create_store
@@ -49,11 +50,13 @@ class Embedded:
         self._registry = registry or Registry()
         self._access = security.access(settings)
         self._limiter = security.limiter(settings)
+        self._budgets = Budgets(security.budgets(settings))
         self._tls = security.server_tls(settings)
         security.check_exposure(settings, self._access, self._tls)
         stream.check_dispatch(settings, settings.db.url, "db.url")
         self._dispatch = options.dispatch(settings)
         self.metrics = Metrics()
+        self._access.refusals.on_failure = self.metrics.login_failed
         self._store = create_store(
             options.db_url(settings),
             rules=options.rules(settings),
@@ -119,12 +122,13 @@ class Embedded:
         if settings.grpc.enabled:
             self._grpc = GrpcFace(
                 engine,
-                taskqueue=EngineTaskQueue(engine, submit=self._submit()),
+                taskqueue=EngineTaskQueue(engine, submit=for_callers(engine.submit, self._limiter)),
                 max_message_bytes=settings.queue.max_payload_bytes + MESSAGE_MARGIN,
                 reflection=settings.grpc.reflection,
                 on_call=self.metrics.on_call,
                 access=self._access,
                 limiter=self._limiter,
+                budgets=self._budgets,
                 tls=self._tls,
             )
             port = await self._grpc.start(settings.grpc.host, settings.grpc.port)
@@ -187,10 +191,6 @@ class Embedded:
         port = await self._pages.start(options.http_endpoint(self._settings))
         self.http_url = f"http://{_joined(chosen.host, port)}"
 
-    def _submit(self) -> Submit:
-        engine, limiter = self._engine, self._limiter
-        return engine.submit if limiter is None else limiter.around(engine.submit)
-
     async def _look_for_a_stream(self) -> None:
         """Jobs that are kept for a stream that nobody publishes are kept for ever."""
         kafka = self._settings.kafka
@@ -220,7 +220,7 @@ class Embedded:
                 "role": settings.server.role,
                 "store": store.name,
                 "durable": store.durable,
-                "redis": redact(settings.redis.url),
+                "redis": redact_value(settings.redis.url),
                 "kafka": settings.kafka.bootstrap,
                 "concurrency": options.pool_concurrency(settings),
                 "queues": list(self._pool_queues()),

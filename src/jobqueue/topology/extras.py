@@ -1,4 +1,4 @@
-"""The client libraries of stores and streams: optional, each an extra of the package."""
+"""The libraries that not every program needs: each an extra of the package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from importlib.util import find_spec
 
 from jobqueue.core.errors import InvalidArgument
 
-PACKAGES = {"postgres": "asyncpg", "redis": "redis", "kafka": "confluent_kafka"}
+PACKAGES = {
+    "postgres": "asyncpg",
+    "redis": "redis",
+    "kafka": "confluent_kafka",
+    "jwt": "cryptography",
+}
 
 
 def missing(extras: Iterable[str]) -> list[str]:
@@ -26,7 +31,7 @@ def how_to_install(extras: Iterable[str]) -> str:
 
 
 def not_installed(error: ModuleNotFoundError, field: str, package: str) -> Exception:
-    """What to raise when the client library of a store is missing."""
+    """What to raise when the library of an extra is missing."""
     if (error.name or "").split(".")[0] != package:
         return error  # a defect
     extra = next(extra for extra, needed in PACKAGES.items() if needed == package)

@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from jobqueue.access.hosts import HostNames, is_loopback
 from jobqueue.api import listening
+from jobqueue.api.http.web_pages import HEADER_LINES
 from jobqueue.api.listening import Endpoint
 
 log = logging.getLogger("jobqueue.metrics")
@@ -23,11 +25,14 @@ class MetricsListener:
     def __init__(self, render: Render) -> None:
         self._render = render
         self._server: asyncio.Server | None = None
+        self._hosts = HostNames("localhost")
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, endpoint: Endpoint) -> int:
         """Listen; returns the port. Unavailable: it is taken."""
         await listening.check(endpoint)
+        # On the network it is scraped by names that it does not know.
+        self._hosts = HostNames(endpoint.host, any_name=not is_loopback(endpoint.host))
         try:
             self._server = await asyncio.start_server(
                 self._accept,
@@ -72,7 +77,12 @@ class MetricsListener:
             writer.close()
 
     async def _answer(self, head: bytes) -> bytes:
-        method, _, rest = head.split(b"\r\n", 1)[0].partition(b" ")
+        first, *lines = head.split(b"\r\n")
+        for line in lines:
+            name, _, value = line.partition(b":")
+            if name.strip().lower() == b"host" and value.strip() not in self._hosts:
+                return _response("403 Forbidden", b"Host is no name of this machine\n")
+        method, _, rest = first.partition(b" ")
         path = rest.split(b" ")[0].split(b"?")[0]
         if path not in (b"/metrics", b"/healthz"):
             return _response("404 Not Found", b"there are /metrics and /healthz\n")
@@ -87,6 +97,6 @@ def _response(
 ) -> bytes:
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        f"{extra}Connection: close\r\n\r\n"
+        f"{extra}Connection: close\r\n"
     )
-    return head.encode() + (body if with_body else b"")
+    return head.encode() + HEADER_LINES + b"\r\n" + (body if with_body else b"")

@@ -10,6 +10,7 @@ from jobqueue._version import __version__
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
+from jobqueue.api.http.connections import budgets_within, most_connections
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.api.listening import Endpoint
 from jobqueue.config import Settings
@@ -21,6 +22,7 @@ from jobqueue.core.store import Rules
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.metrics import Figures, Metrics
 from jobqueue.services import engine_job
+from jobqueue.topology import security
 from jobqueue.topology.connect import SHARED, create_locks, parse_url, with_password
 from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
@@ -33,6 +35,7 @@ def rules(settings: Settings) -> Rules:
         assignment_timeout=settings.scheduler.assignment_timeout,
         key_ttl=settings.queue.key_ttl,
         poison_after=settings.queue.poison_after,
+        workers_per_owner=settings.limits.workers_per_caller,
     )
 
 
@@ -155,12 +158,18 @@ def http(
     tls: ServerTls | None,
 ) -> HttpSettings:
     """What the HTTP face is told."""
+    connections = most_connections(settings.http.max_connections)
     return HttpSettings(
+        max_connections=connections,
+        max_connections_per_address=min(connections, settings.http.max_connections_per_address),
+        host=settings.http.host,
+        allowed_hosts=tuple(settings.http.allowed_hosts),
         max_payload_bytes=settings.queue.max_payload_bytes,
         view=settings.http.view,
         metrics=lambda: metrics.render(figures),
         access=access,
         limiter=limiter,
+        budgets=budgets_within(connections, security.budgets(settings)),
         tls=tls,
     )
 

@@ -15,7 +15,7 @@ from jobqueue.engine import admission
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import Dispatch
 from jobqueue.metrics import Metrics
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact_value
 from jobqueue.topology import options, stream
 from jobqueue.topology.connect import create_backend, parse_url
 from jobqueue.topology.metered import Metered
@@ -109,7 +109,7 @@ class RemoteWorker:
             raise
         log.info(
             "ready: taking jobs from %s",
-            redact(self._url),
+            redact_value(self._url),
             extra={
                 "worker_id": self.runtime.settings.id,
                 "queues": list(self._queues),

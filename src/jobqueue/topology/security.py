@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from jobqueue.access.budgets import DEFAULTS, Budget
+from jobqueue.access.hosts import is_loopback
 from jobqueue.access.keyring import Keyring, parse_keys, read_key_file
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access, parse_certificate_roles
+from jobqueue.access.rules import Kind
 from jobqueue.access.tls import Credentials, ServerTls, Tls
 from jobqueue.access.tokens import TokenVerifier
 from jobqueue.config import Settings
 from jobqueue.core.clock import SystemClock
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.topology.loopback import is_loopback
+from jobqueue.topology.extras import not_installed
 
 log = logging.getLogger("jobqueue.server")
 
@@ -42,22 +45,43 @@ def access(settings: Settings) -> Access:
 def _tokens(settings: Settings) -> TokenVerifier | None:
     auth = settings.auth
     secret = auth.jwt_secret.get_secret_value()
-    if not secret:
-        if auth.jwt_audience:
-            raise InvalidArgument("auth.jwt_audience", "needs auth.jwt_secret")
+    if not secret and not auth.jwt_keys_file:
+        for name in ("jwt_issuer", "jwt_audience", "jwt_max_lifetime"):
+            if getattr(auth, name):
+                # Who sets it wants tokens to be checked: without a key everybody might be let in.
+                raise InvalidArgument(f"auth.{name}", "needs auth.jwt_secret or auth.jwt_keys_file")
         return None
-    return TokenVerifier(
-        secret.encode(),
-        SystemClock(),
-        algorithms=auth.jwt_algorithms,
-        audience=auth.jwt_audience,
-    )
+    try:
+        return TokenVerifier(
+            secret.encode(),
+            SystemClock(),
+            keys_file=Path(auth.jwt_keys_file) if auth.jwt_keys_file else None,
+            algorithms=auth.jwt_algorithms,
+            audience=auth.jwt_audience,
+            issuer=auth.jwt_issuer,
+            roles_claim=auth.jwt_roles_claim,
+            max_lifetime=auth.jwt_max_lifetime,
+            leeway=auth.jwt_leeway,
+        )
+    except ModuleNotFoundError as error:
+        raise not_installed(error, "auth.jwt_keys_file", "cryptography") from None
 
 
 def limiter(settings: Settings) -> Limiter | None:
     """How fast each caller may submit."""
     limits = settings.limits
     return Limiter(limits.submit_rate, limits.submit_burst) if limits.submit_rate else None
+
+
+def budgets(settings: Settings) -> dict[Kind, Budget]:
+    """How much may be under way at a time, on each face."""
+    limits = settings.limits
+    return {
+        **DEFAULTS,
+        Kind.CALL: Budget(limits.calls, limits.calls_per_caller),
+        Kind.WAIT: Budget(limits.waits, limits.waits_per_caller),
+        Kind.STREAM: Budget(limits.streams, limits.streams_per_caller),
+    }
 
 
 def server_tls(settings: Settings) -> ServerTls | None:
@@ -76,7 +100,12 @@ def server_tls(settings: Settings) -> ServerTls | None:
 
 
 def check_exposure(settings: Settings, allowed: Access, tls: ServerTls | None) -> None:
-    """Refuse to be open to the network by oversight."""
+    """Refuse to be open to the network by oversight, and warn of what is probably one."""
+    if settings.tls.client_ca and not settings.tls.client_roles:
+        log.warning(
+            "tls.client_ca is set and tls.client_roles is not: a certificate tells who a caller is"
+            " and gives no role; set tls.client_roles, like *:client+worker"
+        )
     for name, face in (("http", settings.http), ("grpc", settings.grpc)):
         if not face.enabled or is_loopback(face.host):
             continue
@@ -84,8 +113,8 @@ def check_exposure(settings: Settings, allowed: Access, tls: ServerTls | None) -
             raise InvalidArgument(
                 f"{name}.host",
                 f"{face.host} is open to the network, and nobody has to say who they are; set"
-                " auth.api_keys, auth.jwt_secret or tls.client_ca, or take the risk with"
-                " server.insecure=true",
+                " auth.api_keys, auth.jwt_secret, auth.jwt_keys_file or tls.client_ca, or take the"
+                " risk with server.insecure=true",
             )
         if not allowed.required:
             log.warning("%s is open to the network without authentication", face.host)

@@ -20,7 +20,7 @@ from jobqueue.events.abandon import Abandon
 from jobqueue.events.dispatch.topics import DispatchTopics
 from jobqueue.events.relay import Relay
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
-from jobqueue.redaction import redact
+from jobqueue.redaction import redact_value
 from jobqueue.topology.connect import parse_url
 from jobqueue.topology.extras import not_installed
 from jobqueue.worker.settings import MAX_RESULT_BYTES
@@ -75,7 +75,8 @@ def check_dispatch(settings: Settings, url: str, field: str) -> None:
     if parse_url(url, field).scheme != "redis":
         raise InvalidArgument(
             "kafka.dispatch",
-            f"needs a store in Redis: {field} must be redis://… or rediss://…, not {redact(url)!r}",
+            f"needs a store in Redis: {field} must be redis://… or rediss://…, not"
+            f" {redact_value(url)!r}",
         )
     if not chosen.bootstrap:
         raise InvalidArgument("kafka.dispatch", "needs Kafka: name it in kafka.bootstrap")
@@ -132,8 +133,10 @@ def _check_addresses(bootstrap: str) -> None:
     for one in bootstrap.split(","):
         found = _ADDRESS.fullmatch(one.strip())
         if found is None or (found[1] and not 0 < int(found[1]) <= _MAX_PORT):
+            # A login does not belong here; where there is one, a comma may be a part of it.
+            shown = redact_value(bootstrap if "@" in bootstrap else one.strip())
             raise InvalidArgument(
-                _FIELD, f"{one.strip()!r} is not HOST:PORT; allowed: several of them with commas"
+                _FIELD, f"{shown!r} is not HOST:PORT; allowed: several of them with commas"
             )
 
 

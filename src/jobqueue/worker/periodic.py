@@ -18,6 +18,7 @@ from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.cron import Cron, utc_text
 from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict
 from jobqueue.core.job import JobSpec, SubmitResult, SubmitStatus
+from jobqueue.core.key_owner import TICKS
 from jobqueue.core.waiting import is_set_within
 
 log = logging.getLogger("jobqueue.periodic")
@@ -44,7 +45,7 @@ class Schedule:
         """The job of one fire time."""
         return replace(
             self.spec,
-            key=f"cron:{self.name}:{utc_text(moment)}",
+            key=f"{TICKS}{self.name}:{utc_text(moment)}",
             labels={**self.spec.labels, LABEL: self.name},
         )
 

@@ -187,7 +187,7 @@ infos = st.builds(
 )
 workers = st.builds(
     Worker,
-    info=infos,
+    info=st.builds(replace, infos, owner=text),
     status=st.sampled_from(WorkerStatus),
     registered_at=times,
     last_seen=times,

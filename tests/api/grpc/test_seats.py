@@ -22,10 +22,10 @@ def test_only_the_very_incarnation_finds_its_seat(worker_info):
     seats = Seats()
     one = desk(worker_info, "a")
     seats.put(one, line())
-    assert seats.find("a", one.info.incarnation) is not None
-    assert seats.find("a", one.info.incarnation + 1) is None
+    assert seats.find("a", one.info.incarnation, "") is not None
+    assert seats.find("a", one.info.incarnation + 1, "") is None
     with pytest.raises(NotFound, match="register"):
-        seats.need("b", 1)
+        seats.need("b", 1, "")
 
 
 def test_seats_of_the_long_gone_are_cleared(worker_info):
@@ -35,7 +35,7 @@ def test_seats_of_the_long_gone_are_cleared(worker_info):
         seats.put(desk(worker_info, id), line(live))
     incarnation = seats.put(desk(worker_info, "beating"), line()).desk.info.incarnation
     now = 500.0
-    seats.find("beating", incarnation)
+    seats.find("beating", incarnation, "")
     now = 700.0
     seats.put(desk(worker_info, "new"), line())
     assert seats.get("gone") is None

@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 
 from jobqueue.api.grpc import submit_stream
+from jobqueue.api.grpc.calls import Calls
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.api.grpc.remote.submitter import MAX_IN_FLIGHT
 from jobqueue.core.errors import (
@@ -347,3 +348,34 @@ async def test_the_wire_protocol_by_hand(remote):
         assert (bad.job_id, bad.error.field) == ("", "payload")
     await stream.done_writing()
     assert await stream.code() is not None
+
+
+async def test_answers_that_nobody_reads_stop_the_reading():
+    """Else a client that only sends has the server keep all of its answers."""
+
+    class Deaf:
+        """Sends as long as somebody reads, and takes no answer."""
+
+        read_so_far = 0
+
+        async def open(self) -> None:
+            pass
+
+        async def read(self) -> client_pb2.SubmitStreamRequest:
+            self.read_so_far += 1
+            await asyncio.sleep(0)
+            return client_pb2.SubmitStreamRequest(number=self.read_so_far)
+
+        async def write(self, answer: object) -> None:
+            await asyncio.Event().wait()
+
+    async def submit(specs: object) -> list[Any]:
+        return []
+
+    stream = Deaf()
+    served = asyncio.create_task(submit_stream.submit_stream(submit, stream, Calls()))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    served.cancel()
+    await asyncio.gather(served, return_exceptions=True)
+    assert stream.read_so_far == submit_stream.MAX_IN_FLIGHT

@@ -173,10 +173,12 @@ class FakeBackend:
         begun: Sequence[int] = (),
         complete: bool = True,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        *,
+        owner: str = "",
     ) -> Pulse:
         raise NotImplementedError
 
-    async def leave(self, worker_id: str, incarnation: int) -> None:
+    async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:
         raise NotImplementedError
 
     async def create_queue(self, spec: QueueSpec) -> Queue:

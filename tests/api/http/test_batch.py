@@ -71,7 +71,8 @@ async def test_nothing_accepted_is_an_error(http: httpx.AsyncClient, backend: Fa
     [
         (b"{}", "jobs", "is missing"),
         (b'{"jobs": []}', "jobs", "has 0 items; allowed: 1 to 3"),
-        (b'{"jobs": [1, 2, 3, 4]}', "jobs", "has 4 items; allowed: 1 to 3"),
+        (b'{"jobs": [{}, {}, {}, {}]}', "jobs", "has more than 3 items; allowed: 1 to 3"),
+        (b'{"jobs": [1, 2, 3, 4]}', "jobs[0]", "expected `object`, got `int`"),
         (b'{"jobs": {}}', "jobs", "expected `array"),
         (b'{"job": []}', "job", "unknown field; allowed: jobs"),
         (b"[]", "body", "expected `object`"),

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from jobqueue.access.budgets import Budget, Budgets
+from jobqueue.access.rules import Kind
 from jobqueue.api.http import HttpFace, HttpSettings
 from jobqueue.core.errors import Unavailable
 from tests import patience
@@ -46,7 +48,7 @@ async def test_a_declared_length_is_refused_before_the_body_is_sent(
 ) -> None:
     talk = await Talk.to(http)
     talk.writer.write(
-        b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n"
+        b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n"
         b"Expect: 100-continue\r\n\r\n"
     )
     status, heard = await talk.hear()
@@ -74,7 +76,9 @@ async def test_a_body_without_end_is_answered_and_cut_off(
     http: httpx.AsyncClient, backend: FakeBackend
 ) -> None:
     talk = await Talk.to(http)
-    talk.writer.write(b"POST /jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    talk.writer.write(
+        b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     sent = 0
 
     async def send_for_ever() -> None:
@@ -121,13 +125,13 @@ async def test_a_slow_backend_is_504(serve: Serve, backend: FakeBackend) -> None
 async def test_a_body_that_does_not_come_is_504(serve: Serve) -> None:
     http = await serve(HttpSettings(request_timeout=0.05))
     talk = await Talk.to(http)
-    talk.writer.write(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n{")
+    talk.writer.write(b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n{")
     status, heard = await talk.hear()
     assert status == 504
     assert b"connection: close" in heard.lower()
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /jobs HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+@pytest.mark.parametrize("said", [b"", b"GET /jobs HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 async def test_headers_that_do_not_come(serve: Serve, said: bytes) -> None:
     http = await serve(HttpSettings(head_timeout=0.05))
     talk = await Talk.to(http)
@@ -139,7 +143,7 @@ async def test_headers_that_do_not_come(serve: Serve, said: bytes) -> None:
 
 async def test_headers_without_end(http: httpx.AsyncClient) -> None:
     talk = await Talk.to(http)
-    talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: ")
+    talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
     await asyncio.sleep(0.01)  # so that the head arrives in more than one read
     talk.writer.write(b"y" * 80 * 1024)
     status, heard = await talk.hear()
@@ -158,22 +162,22 @@ async def test_what_is_not_http(http: httpx.AsyncClient) -> None:
 async def test_one_connection_serves_many_requests(http: httpx.AsyncClient) -> None:
     talk = await Talk.to(http)
     for _ in range(3):
-        talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = await talk.reader.readuntil(b"ok\n")
         assert answer.startswith(b"HTTP/1.1 200")
-    talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert (await talk.hear())[0] == 200
 
 
 async def test_an_idle_connection_is_closed(serve: Serve) -> None:
     http = await serve(HttpSettings(keep_alive=0.5))
     talk = await Talk.to(http)
-    talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await talk.hear())[0] == 200
 
 
 async def test_too_many_requests_at_once(serve: Serve, backend: FakeBackend) -> None:
-    http = await serve(HttpSettings(max_in_flight=1))
+    http = await serve(HttpSettings(budgets=Budgets({Kind.CALL: Budget(1, 1)})))
     job = backend.add()
     backend.gate = asyncio.Event()
     first = asyncio.create_task(http.get(f"/jobs/{job.id}"))
@@ -187,15 +191,32 @@ async def test_too_many_requests_at_once(serve: Serve, backend: FakeBackend) -> 
     assert (await http.get(f"/jobs/{job.id}")).status_code == 200
 
 
-async def test_too_many_connections(serve: Serve) -> None:
-    http = await serve(HttpSettings(max_connections=2))
-    talks = [await Talk.to(http) for _ in range(3)]
-    status, heard = await talks[2].hear()
+@pytest.mark.parametrize(
+    "settings", [HttpSettings(max_connections=1), HttpSettings(max_connections_per_address=1)]
+)
+async def test_too_many_connections_in_use(
+    serve: Serve, backend: FakeBackend, settings: HttpSettings
+) -> None:
+    http = await serve(settings)
+    backend.gate = asyncio.Event()
+    first = await Talk.to(http)
+    first.writer.write(b"GET /jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    await backend.entered.wait()
+    status, heard = await (await Talk.to(http)).hear()
     assert status == 503
     assert b"Retry-After: 1" in heard
-    for talk in talks[:2]:
-        talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    backend.gate.set()
+    assert (await first.hear())[0] == 200
+
+
+async def test_a_connection_that_waits_makes_room(serve: Serve) -> None:
+    http = await serve(HttpSettings(max_connections=2))
+    talks = [await Talk.to(http) for _ in range(3)]
+    for talk in talks[1:]:
+        talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert (await talk.hear())[0] == 200
+    assert await talks[0].reader.read() == b""
+    talks[0].writer.close()
 
 
 async def test_a_defect_is_500_logged_and_leaks_nothing(
@@ -248,7 +269,7 @@ async def test_a_client_that_leaves_in_mid_body(
     http: httpx.AsyncClient, backend: FakeBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     talk = await Talk.to(http)
-    talk.writer.write(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n{")
+    talk.writer.write(b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n{")
     await talk.writer.drain()
     talk.writer.close()
     await talk.writer.wait_closed()
@@ -348,7 +369,7 @@ async def test_trailers_without_end_are_refused(http: httpx.AsyncClient, line: b
 async def test_a_body_in_one_byte_chunks_is_fine(http: httpx.AsyncClient) -> None:
     body = b'{"payload": "%b"}' % (b"p" * 30_000)
     head = (
-        b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n"
     )
     talk = await Talk.to(http)

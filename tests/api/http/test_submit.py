@@ -250,3 +250,15 @@ async def test_views_name_the_status(http: httpx.AsyncClient) -> None:
     assert response.status_code == 400
     assert error_of(response)["field"] == "view"
     assert "'canonical', 'scheduler' or 'producer'" in error_of(response)["message"]
+
+
+@pytest.mark.parametrize(("number", "status"), [("2.0", 202), ("2e0", 202), ("2.5", 400)])
+async def test_a_whole_number_may_be_written_as_a_fraction(
+    http: httpx.AsyncClient, backend: FakeBackend, number: str, status: int
+) -> None:
+    """JSON Schema, and so the API's description, takes 2.0 for an integer."""
+    body = f'{{"payload": 2.0, "priority": {number}}}'
+    assert (await http.post("/jobs", content=body)).status_code == status
+    assert [(spec.priority, spec.payload) for spec in backend.specs] == [(2, b"2.0")] * (
+        status == 202
+    )

@@ -22,7 +22,8 @@ class Proxy(CuttingProxy):
         self.dsn = ""
 
     async def open(self) -> None:
-        where = f"{self._parts.username}@127.0.0.1:{await self.listen()}"
+        login, at, _ = self._parts.netloc.rpartition("@")
+        where = f"{login}{at}127.0.0.1:{await self.listen()}"
         self.dsn = urlunsplit(self._parts._replace(netloc=where, query="sslmode=disable"))
 
     def line(self, client: Pipe) -> Line:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
+from jobqueue.core.errors import PermissionDenied
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Claim
-from tests.stores.driver import accept, new, spec
+from tests.stores.driver import accept, new, spec, worker
 
 
 async def done(store, count: int = 1) -> list[str]:
@@ -62,6 +63,7 @@ async def test_retention_and_deletion_take_the_history_along(store, db):
 
 async def test_a_person_can_read_the_jobs(store, db):
     text = new(spec(b'{"to": "a@b.c"}', type="mail", priority=7, key="k", labels={"team": "x"}))
+    text[0].spec.key_owner = "web"
     await store.submit(text)
     (held,) = await store.claim([Claim(("q",), ["w"])])
     await store.apply([Transition.succeeded(held.seq, held.lease, b"\xff\x00", 1.5)])
@@ -74,6 +76,7 @@ async def test_a_person_can_read_the_jobs(store, db):
     assert row["result"] == r"\xff00"  # not text: as bytes
     assert (row["worker_id"], row["priority"], row["attempt"]) == ("w", 7, 1)
     assert (row["idempotency_key"], row["labels"]) == ("k", '{"team": "x"}')
+    assert row["key_owner"] == "web"
     assert 0 <= row["age"].total_seconds() < 60
     assert row["created_at"] <= row["completed_at"]
     events = await db.fetch("SELECT * FROM job_events ORDER BY job_id, version")
@@ -93,3 +96,16 @@ async def test_what_is_waiting_for_a_retry_says_when(store, db):
     await store.apply([Transition.failed(held.seq, held.lease, "boom")])
     row = await db.fetchrow("SELECT status, error, worker_id, next_retry_at > now() FROM jobs")
     assert tuple(row) == ("FAILED", "boom", "w", True)
+
+
+async def test_a_worker_that_an_older_server_registers_has_no_owner(store, db):
+    """Beside servers of this version, while they are updated one by one."""
+    await db.execute(
+        "INSERT INTO workers (id, incarnation, hostname, pid, concurrency, queues, version, link,"
+        " status, registered_at, last_seen)"
+        " VALUES ('old', 1, 'h', 1, 1, '{q}', '', 1, 'ONLINE', now(), now())"
+    )
+    assert [one.info.owner for one in await store.workers() if one.info.id == "old"] == [""]
+    await store.register_worker(worker("old", 1, owner="alice"))
+    with pytest.raises(PermissionDenied):
+        await store.register_worker(worker("old", 1, owner="bob"))

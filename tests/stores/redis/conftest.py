@@ -26,20 +26,31 @@ class Victim:
         self._server = server
         self.url = server.url
         self.port = server.port
+        self.place = f"127.0.0.1:{server.port}/0"  # what its URL says without a login
+        self._password = server.password
         self.stop = server.kill
         self.start = server.restart  # on its old port
 
     def send(self, *words: str) -> bytes:
         """One command over a connection of its own."""
-        text = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
         with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
-            connection.sendall(f"*{len(words)}\r\n{text}".encode())
-            return connection.recv(65536)
+            connection.sendall(_command("AUTH", self._password))
+            assert connection.recv(65536) == b"+OK\r\n"
+            connection.sendall(_command(*words))
+            answer = connection.recv(65536)
+        if words[:-1] == ("CONFIG", "SET", "requirepass"):
+            self._password = words[-1]
+        return answer
 
     def signal(self, number: signal.Signals) -> None:
         """Pause it, or let it go on."""
         assert self._server.pid is not None
         os.kill(self._server.pid, number)
+
+
+def _command(*words: str) -> bytes:
+    text = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+    return f"*{len(words)}\r\n{text}".encode()
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ class Proxy(CuttingProxy):
     async def open(self) -> None:
         """Listen; after a close, where it listened before."""
         port = await self.listen(urlsplit(self.url).port or 0)
-        self.url = urlunsplit(self._parts._replace(netloc=f"127.0.0.1:{port}"))
+        login, at, _ = self._parts.netloc.rpartition("@")
+        self.url = urlunsplit(self._parts._replace(netloc=f"{login}{at}127.0.0.1:{port}"))
 
     def line(self, client: Pipe) -> Line:
         return _Line(self, client)

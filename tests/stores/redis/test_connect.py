@@ -75,10 +75,11 @@ async def test_a_store_that_was_closed_opens_again_and_keeps_its_connections(own
 def test_a_server_would_start_on_it(tmp_path, own_redis):
     victim = Victim(own_redis(DURABLE))
     victim.send("CONFIG", "SET", "requirepass", SECRET)
-    status, rows = checks(tmp_path, "--db-url", victim.url, JQ_DB_PASSWORD=SECRET)
+    url = f"redis://{victim.place}"
+    status, rows = checks(tmp_path, "--db-url", url, JQ_DB_PASSWORD=SECRET)
     assert status == 0, rows
-    assert rows["store"] == f"ok {victim.url} (durable)"
-    status, rows = checks(tmp_path, "--db-url", victim.url, JQ_DB_PASSWORD="wrong")
+    assert rows["store"] == f"ok {url} (durable)"
+    status, rows = checks(tmp_path, "--db-url", url, JQ_DB_PASSWORD="wrong")
     assert status != 0
     assert rows["store"].startswith("failing")
 

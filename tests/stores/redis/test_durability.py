@@ -73,7 +73,7 @@ async def test_a_change_of_its_settings_is_noticed(own_redis, open_store, caplog
 async def test_settings_that_may_not_be_read_are_not_trusted(own_redis, open_store, caplog):
     victim = Victim(own_redis(DURABLE))
     victim.send("ACL", "SETUSER", "jq", "on", ">hush", "~*", "&*", "+@all", "-config")
-    store = await open_store(victim.url.replace("redis://", "redis://jq:hush@"))
+    store = await open_store(f"redis://jq:hush@{victim.place}")
     assert not store.durable
     (warning,) = warnings(caplog)
     assert "its settings cannot be read" in warning

@@ -216,7 +216,7 @@ async def test_unwilling(victim, locks, metrics, caplog, break_it, mend_it, reas
 
 async def test_wrong_password(victim, metrics, caplog):
     victim.send("CONFIG", "SET", "requirepass", "right")
-    locks = RedisLocks(victim.url.replace("//", "//:hush@"), observer=metrics, timeout=0.5)
+    locks = RedisLocks(f"redis://:hush@{victim.place}", observer=metrics, timeout=0.5)
     await locks.open()
     assert await locks.take(names(), 1) is None
     assert "invalid" in locks.health().detail

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -256,8 +257,8 @@ async def test_a_full_redis_lets_jobs_be_deleted(own_redis, open_store):
 
 
 async def test_a_wrong_password_is_said_and_not_shown(own_redis):
-    victim = Victim(own_redis({"requirepass": "right"}))
-    store = RedisStore(victim.url.replace("redis://", "redis://:hush@"))
+    victim = Victim(own_redis())
+    store = RedisStore(f"redis://:hush@{victim.place}")
     with pytest.raises(Unavailable) as caught:
         await store.open()
     assert "hush" not in caught.value.message
@@ -318,6 +319,7 @@ async def test_after_a_fail_over_the_new_server_is_found_although_the_old_one_an
         await store.register_worker(worker())
         assert (await asyncio.to_thread(store.pulse, "w", 1, [])).known
         await open_store(new_one.url)  # which has the queue
+        new_one.send("CONFIG", "SET", "requirepass", urlsplit(old.url).password or "")
         old.send("REPLICAOF", "127.0.0.1", "1")
         proxy.lead_to(new_one.url)
         with pytest.raises(Unavailable, match="read only"):

@@ -121,6 +121,24 @@ async def test_a_claim_for_every_type_looks_at_no_more_types_than_it_takes_jobs(
     assert await commands_for(victim, store, claim(3)) <= one + 2
 
 
+async def test_a_claim_that_names_all_types_there_are_looks_at_no_more_than_it_takes_jobs(
+    victim, counted
+):
+    """Where every worker knows every type, their number costs nothing."""
+    store = counted
+    await store.submit(new(*(spec(b"first", type="t0") for _ in range(10))))
+    one = await commands_for(victim, store, claim(3, "t0"))
+    known = [f"t{n}" for n in range(1_000)]
+    await store.submit(new(*(spec(type=kind) for kind in known)))
+    assert await commands_for(victim, store, claim(3, *known)) <= one + 2
+    got = await store.claim(claim(6, *known))
+    assert [(job.payload, job.type) for job in got] == [
+        *[(b"first", "t0")] * 4,
+        (b"x", "t0"),
+        (b"x", "t1"),
+    ]
+
+
 async def test_a_type_that_was_looked_at_in_vain_is_not_looked_at_again(victim, counted):
     """What was taken of a type leaves it too early in the index."""
     store = counted

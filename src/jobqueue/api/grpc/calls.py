@@ -12,7 +12,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 import grpc.aio
 
+from jobqueue.access import audit
+from jobqueue.access.rules import GRPC, Kind, grpc_rule
 from jobqueue.api.grpc.channel import STREAM_OPEN, Metadata
+from jobqueue.api.grpc.counting import Refused
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import Internal, JobQueueError, Unavailable
 
@@ -119,12 +122,13 @@ def handled(
     """Turn a servicer's method into one that never leaks an exception."""
     servicer, _, short = method.__qualname__.rpartition(".")
     name = f"/jq.v1.{servicer.removesuffix('Servicer')}Service/{short}"
+    answer = _audited(name, method)
 
     @functools.wraps(method)
     async def call(self: S, request: Request, context: Any) -> Response:
         started = time.perf_counter()
         try:
-            response = await method(self, request, context)
+            response = await answer(self, request, context)
         except asyncio.CancelledError:
             self.calls.ended(name, grpc.StatusCode.CANCELLED.name, started)
             raise
@@ -143,6 +147,35 @@ def handled(
     return call
 
 
+def _audited(
+    name: str, method: Callable[[S, Request, Any], Awaitable[Response]]
+) -> Callable[[S, Request, Any], Awaitable[Response]]:
+    """A method with its line in the audit log, if it changes something.
+
+    A stream writes its own line: what it changes, it does long before its end.
+    """
+    rule = grpc_rule(name)
+    if not rule.changes or rule.kind is Kind.STREAM:
+        return method
+
+    async def call(self: S, request: Request, context: Any) -> Response:
+        with audit.change(GRPC[name], object_of(request)):
+            return await method(self, request, context)
+
+    return call
+
+
+def object_of(request: Any) -> str:
+    """The id or name of what a request is about."""
+    for field in ("job_id", "worker_id", "name", "queue", "worker"):
+        found = getattr(request, field, "")
+        if found:
+            return (
+                found if isinstance(found, str) else found.id if field == "worker" else found.name
+            )
+    return ""
+
+
 class Duplex(Generic[Request, Response]):
     """A stream of messages both ways, with types; grpc's own context has none that fit."""
 
@@ -156,6 +189,8 @@ class Duplex(Generic[Request, Response]):
     async def read(self) -> Request | None:
         """The next message, None when the client has ended its side."""
         message = await self._context.read()
+        if isinstance(message, Refused):
+            raise message.error
         return None if message is grpc.aio.EOF else message
 
     async def write(self, message: Response) -> None:

@@ -57,6 +57,9 @@ def server_options(max_message_bytes: int) -> _Options:
     return (
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", max(max_message_bytes, MIN_RECEIVE_BYTES)),
+        # A few bytes must not become millions: compressed requests are UNIMPLEMENTED. The bits are
+        # the algorithms, the first one is none.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.so_reuseport", 0),  # a taken port is an error, not a silent share
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),

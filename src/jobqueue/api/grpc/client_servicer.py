@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from jobqueue.access.limits import Limiter
+from jobqueue.access.submits import for_callers
 from jobqueue.api.grpc.calls import Calls, Duplex, handled
 from jobqueue.api.grpc.codec.jobs import event_to_pb, job_to_pb, result_to_pb, spec_from_pb
 from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_reasons, asked_states, seconds
@@ -18,7 +19,6 @@ from jobqueue.core.job import JobQuery, SubmitStatus
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import client_pb2_grpc as rpc
 
-MAX_BATCH = 10_000
 MAX_WAIT = 60.0
 DEFAULT_PAGE = 20
 # The answer must leave before the caller's deadline.
@@ -37,7 +37,7 @@ class ClientServicer(rpc.ClientServiceServicer):
 
     def __init__(self, backend: ClientApi, calls: Calls, limiter: Limiter | None = None) -> None:
         self._backend = backend
-        self._submit = backend.submit if limiter is None else limiter.around(backend.submit)
+        self._submit = for_callers(backend.submit, limiter)
         self.calls = calls
 
     @handled
@@ -55,8 +55,6 @@ class ClientServicer(rpc.ClientServiceServicer):
         self, request: pb.SubmitBatchRequest, context: Any
     ) -> pb.SubmitBatchResponse:
         """Many jobs; a refusal is in its own result."""
-        if len(request.specs) > MAX_BATCH:
-            raise InvalidArgument("specs", f"at most {MAX_BATCH} in one call")
         results = await self._submit([spec_from_pb(spec) for spec in request.specs])
         return pb.SubmitBatchResponse(results=[result_to_pb(result) for result in results])
 

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 from jobqueue.api.grpc.desk import Desk
 from jobqueue.api.grpc.work_fetch import Fetcher
 from jobqueue.api.grpc.work_stream import WorkStream
-from jobqueue.core.errors import NotFound
+from jobqueue.core.errors import NotFound, not_your_worker
+from jobqueue.core.job import owner_allows
 
 # A worker silent for that long is long OFFLINE; its link only takes up room.
 _FORGET_AFTER = 600.0
@@ -59,17 +60,26 @@ class Seats:
         """A worker's seat, of whatever incarnation."""
         return self._seats.get(worker_id)
 
-    def find(self, worker_id: str, incarnation: int) -> Seat | None:
-        """The seat of that very incarnation."""
+    def allows(self, worker_id: str, owner: str) -> bool:
+        """Whether the worker's seat, if it has one here, is not another caller's."""
+        seat = self._seats.get(worker_id)
+        return seat is None or owner_allows(seat.desk.info.owner, owner)
+
+    def find(self, worker_id: str, incarnation: int, owner: str) -> Seat | None:
+        """The seat of that very incarnation, unless it is another caller's."""
         seat = self._seats.get(worker_id)
         if seat is None or seat.desk.info.incarnation != incarnation:
+            return None
+        if not owner_allows(seat.desk.info.owner, owner):
             return None
         seat.last_seen = self._now()
         return seat
 
-    def need(self, worker_id: str, incarnation: int) -> Seat:
+    def need(self, worker_id: str, incarnation: int, owner: str) -> Seat:
         """The seat of that very incarnation; NotFound says to register again."""
-        seat = self.find(worker_id, incarnation)
+        if not self.allows(worker_id, owner):
+            raise not_your_worker(worker_id)
+        seat = self.find(worker_id, incarnation, owner)
         if seat is None:
             raise NotFound(f"worker {worker_id!r} is not registered with this server: register it")
         return seat

@@ -10,6 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection as reflection_service
 
 from jobqueue._version import __version__
+from jobqueue.access.budgets import Budgets
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
@@ -65,6 +66,7 @@ class GrpcFace:
         on_call: OnCall | None = None,
         access: Access | None = None,
         limiter: Limiter | None = None,
+        budgets: Budgets | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         """``max_message_bytes`` should be the payload limit plus ``MESSAGE_MARGIN``.
@@ -80,14 +82,14 @@ class GrpcFace:
         self._calls = Calls(on_call)
         self._limiter = limiter
         self._tls = tls
-        self._doors = [Door(access, self._calls)] if access.required or limiter else []
+        self._door = Door(access, self._calls, budgets)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port bound (0 asks for any free one)."""
         server = grpc.aio.server(
-            interceptors=self._doors, options=server_options(self._max_message_bytes)
+            interceptors=(self._door,), options=server_options(self._max_message_bytes)
         )
         calls = self._calls
         client_pb2_grpc.add_ClientServiceServicer_to_server(

@@ -86,7 +86,6 @@ class _Session:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.running.discard(task)
-        self._places.release()
         self._wake.set()
 
     async def _submit(self, message: pb.SubmitStreamRequest) -> None:
@@ -107,7 +106,11 @@ class _Session:
         """Send answers in the order in which they become ready."""
         while True:
             while self._answers:
-                await self._stream.write(self._answers.popleft())
+                answer = self._answers.popleft()
+                await self._stream.write(answer)
+                if not answer.closing:
+                    # Not before: a client that does not read its answers sends no more batches.
+                    self._places.release()
             if self._finishing and not self.running:
                 return
             self._wake.clear()

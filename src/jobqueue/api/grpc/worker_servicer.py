@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
+from jobqueue.access import audit
+from jobqueue.access.callers import current_caller
 from jobqueue.api.grpc.calls import Calls, Duplex, handled
 from jobqueue.api.grpc.client_servicer import check_wait
 from jobqueue.api.grpc.codec.operations import check_incarnation, new_info_from_pb
@@ -18,10 +20,10 @@ from jobqueue.api.grpc.codec.work import (
 )
 from jobqueue.api.grpc.desk import Desk
 from jobqueue.api.grpc.outgoing import Outgoing
-from jobqueue.api.grpc.seats import Seats
+from jobqueue.api.grpc.seats import Seat, Seats
 from jobqueue.api.grpc.work_fetch import Buffer, Fetcher
 from jobqueue.api.grpc.work_stream import Stream, WorkStream
-from jobqueue.core.api import AttendanceApi, DispatchApi
+from jobqueue.core.api import AttendanceApi, DispatchApi, Inbox
 from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.job import Assignment, WorkerInfo
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
@@ -51,31 +53,44 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         """A worker's stream."""
         stream: Stream = Duplex(context)
         await stream.open()
-        info = await self.calls.until_stopped(_hello(stream))
-        async with self._seats.taking(info.id):
-            await self._seats.vacate(info.id)
-            outgoing = Outgoing()
-            outgoing.welcome(self._welcome)
-            desk = await Desk.open(self._backend, info, outgoing)
-            line = WorkStream(desk, outgoing, self.calls)
-            self._seats.put(desk, line)
+        with audit.change("worker.connect") as told:
+            info = await self.calls.until_stopped(_hello(stream))
+            told.object = info.id
+            async with self._seats.taking(info.id):
+                outgoing = Outgoing()
+                outgoing.welcome(self._welcome)
+                desk = await self._open(info, outgoing)
+                line = WorkStream(desk, outgoing, self.calls)
+                self._seats.put(desk, line)
         await line.serve(stream)
 
     @handled
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
         """Register a worker that fetches."""
-        info = new_info_from_pb(request.worker)
+        info = new_info_from_pb(request.worker, current_caller().name)
         async with self._seats.taking(info.id):
-            await self._seats.vacate(info.id)
             buffer = Buffer()
-            desk = await Desk.open(self._backend, info, buffer)
+            desk = await self._open(info, buffer)
             self._seats.put(desk, Fetcher(desk, buffer))
         return pb.RegisterResponse(server_version=self._welcome.server_version)
+
+    async def _open(self, info: WorkerInfo, inbox: Inbox) -> Desk:
+        """Register a worker, and end what holds its seat.
+
+        Another caller's link is ended only after the store has let this one take the id.
+        """
+        own = self._seats.allows(info.id, info.owner)
+        if own:
+            await self._seats.vacate(info.id)
+        desk = await Desk.open(self._backend, info, inbox)
+        if not own:
+            await self._seats.vacate(info.id)
+        return desk
 
     @handled
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
         """Wait for jobs; if the caller goes away, what came goes back."""
-        seat = self._seats.need(request.worker_id, check_incarnation(request.incarnation))
+        seat = self._need(request)
         if not isinstance(seat.line, Fetcher):
             raise Conflict(f"worker {request.worker_id!r} gets its jobs on its stream")
         if not 1 <= request.limit <= seat.desk.info.concurrency:
@@ -99,9 +114,13 @@ class WorkerServicer(rpc.WorkerServiceServicer):
     @handled
     async def Report(self, request: pb.ReportRequest, context: Any) -> pb.ReportResponse:
         """Write reports."""
-        seat = self._seats.need(request.worker_id, check_incarnation(request.incarnation))
+        seat = self._need(request)
         reports = [report_from_pb(report) for report in request.reports]
         return pb.ReportResponse(accepted=await seat.desk.report(reports))
+
+    def _need(self, request: pb.FetchRequest | pb.ReportRequest) -> Seat:
+        incarnation = check_incarnation(request.incarnation)
+        return self._seats.need(request.worker_id, incarnation, current_caller().name)
 
     @handled
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
@@ -109,7 +128,8 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         leases, begun = leases_from_pb(request.leases), leases_from_pb(request.begun)
         progress = progress_from_pb(request.progress)
         incarnation = check_incarnation(request.incarnation)
-        seat = self._seats.find(request.worker_id, incarnation)
+        owner = current_caller().name
+        seat = self._seats.find(request.worker_id, incarnation, owner)
         if seat is None:
             pulse = await asyncio.to_thread(
                 self._backend.pulse,
@@ -119,6 +139,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
                 begun,
                 not request.incomplete,
                 progress,
+                owner=owner,
             )
             return pb.HeartbeatResponse(pulse=pulse_to_pb(pulse))
         pulse = await asyncio.to_thread(
@@ -135,9 +156,10 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         """End a registration; one that is gone already is no error."""
         check_incarnation(request.incarnation)
         async with self._seats.taking(request.worker_id):
-            seat = self._seats.find(request.worker_id, request.incarnation)
+            owner = current_caller().name
+            seat = self._seats.find(request.worker_id, request.incarnation, owner)
             if seat is None:  # connected to another server, if at all
-                await self._backend.leave(request.worker_id, request.incarnation)
+                await self._backend.leave(request.worker_id, request.incarnation, owner=owner)
             else:
                 await seat.line.retire()
                 await seat.desk.close()
@@ -164,4 +186,4 @@ async def _hello(stream: Stream) -> WorkerInfo:
         raise InvalidArgument("hello", "must be the first message")
     if message.reports or message.slots or message.drain or message.HasField("beat"):
         raise InvalidArgument("hello", "must be alone in the first message")
-    return new_info_from_pb(message.hello.worker)
+    return new_info_from_pb(message.hello.worker, current_caller().name)

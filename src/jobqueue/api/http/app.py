@@ -58,11 +58,9 @@ def create_app(backend: Backend, *, settings: HttpSettings | None = None) -> Fas
     def guarded(inner: ASGIApp) -> Guard:
         return Guard(inner, settings)
 
-    if settings.access.required or settings.limiter is not None:
+    def behind_door(inner: ASGIApp) -> Door:
+        return Door(inner, settings, routes)
 
-        def behind_door(inner: ASGIApp) -> Door:
-            return Door(inner, settings.access, routes)
-
-        app.add_middleware(behind_door)
+    app.add_middleware(behind_door)
     app.add_middleware(guarded)  # the last one added is the outermost
     return app

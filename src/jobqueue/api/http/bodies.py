@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -17,49 +18,122 @@ from starlette.requests import Request
 
 from jobqueue.api.http.errors import TooLarge
 from jobqueue.api.http.settings import HttpSettings
+from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
-from jobqueue.core.job import DEFAULT_QUEUE, UPDATABLE, JobSpec, QueueSpec, QueueUpdate
+from jobqueue.core.job import (
+    DEFAULT_QUEUE,
+    MAX_CAPACITY,
+    MAX_PRIORITY,
+    MAX_RETRIES,
+    MAX_WEIGHT,
+    UPDATABLE,
+    JobSpec,
+    QueueSpec,
+    QueueUpdate,
+)
+from jobqueue.core.retry import PROFILES as RETRY_PROFILES
+from jobqueue.core.texts import (
+    MAX_KEY_LENGTH,
+    MAX_LABEL_LENGTH,
+    MAX_LABELS,
+    MAX_LABELS_BYTES,
+    MAX_TYPE_LENGTH,
+    QUEUE_NAME,
+)
 
-_Seconds = Annotated[float | None, Meta(description="seconds")]
+
+def _stated(description: str, **schema: Any) -> Meta:
+    """What the API's description says of a field. The backend judges it, and says it in words."""
+    return Meta(description=description, extra_json_schema=schema)
+
+
+# Whole numbers: floats would be shown as 315360000.0.
+_SPAN = {"exclusiveMinimum": 0, "maximum": int(MAX_SECONDS)}
+EPOCH = {"minimum": 0, "maximum": int(LATEST)}
+RFC3339 = {"format": "date-time", "pattern": r"^(19[7-9]\d|[2-9]\d{3})-"}
+"""Times from 1970 on."""
+NAME = f"^{QUEUE_NAME}$"
+
+_Seconds = Annotated[float | None, _stated("seconds", **_SPAN)]
 _Retries = Annotated[
-    int | None, Meta(description="default for its jobs; null: the server's default")
+    int | None,
+    _stated("default for its jobs; null: the server's default", minimum=0, maximum=MAX_RETRIES),
 ]
 _Capacity = Annotated[
-    int | None, Meta(description="PENDING jobs at most; 0: unbounded; null: the server's default")
+    int | None,
+    _stated(
+        "PENDING jobs at most; 0: unbounded; null: the server's default",
+        minimum=0,
+        maximum=MAX_CAPACITY,
+    ),
 ]
-_Profile = Annotated[str | None, Meta(description="null: the server's default")]
-_Base = Annotated[float | None, Meta(description="seconds before the first retry")]
-_Most = Annotated[float | None, Meta(description="seconds before a retry at most")]
-_Jitter = Annotated[float | None, Meta(description="random share of the wait, 0 to 1")]
+_Profile = Annotated[
+    str | None, _stated("null: the server's default", enum=[*RETRY_PROFILES, None])
+]
+_Base = Annotated[
+    float | None, _stated("seconds before the first retry; at most retry_max", **_SPAN)
+]
+_Most = Annotated[float | None, _stated("seconds before a retry at most", **_SPAN)]
+_Jitter = Annotated[float | None, _stated("random share of the wait, 0 to 1", minimum=0, maximum=1)]
 _Weights = Annotated[
     dict[int, int] | None,
-    Meta(description='shares of dispatch by priority, as {"9": 5, "0": 1}; null: strict'),
+    _stated(
+        'shares of dispatch by priority, as {"9": 5, "0": 1}; null: strict',
+        propertyNames={"pattern": f"^[0-{MAX_PRIORITY}]$"},
+        additionalProperties={"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT},
+    ),
 ]
 
 
 class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """A job to submit. Only ``payload`` is required: any JSON value, stored as it was sent."""
 
-    payload: Annotated[Raw, Meta(description="any JSON value but the empty string")] = (
-        msgspec.field(default_factory=Raw)
-    )
-    queue: str = DEFAULT_QUEUE
+    payload: Annotated[
+        Raw, _stated("any JSON value but the empty string", **{"not": {"const": ""}})
+    ] = msgspec.field(default_factory=Raw)
+    queue: Annotated[str, _stated("one that exists", pattern=NAME)] = DEFAULT_QUEUE
     type: Annotated[
         str | None,
-        Meta(description="the task's name; else payload.task, else the queue's default handler"),
+        _stated(
+            "the task's name; else payload.task, else the queue's default handler",
+            maxLength=MAX_TYPE_LENGTH,
+        ),
     ] = None
-    priority: Annotated[int, Meta(description="0 to 9, 9 first")] = 0
-    max_retries: Annotated[int | None, Meta(description="null: what the queue says")] = None
+    priority: Annotated[int, _stated("0 to 9, 9 first", minimum=0, maximum=MAX_PRIORITY)] = 0
+    max_retries: Annotated[
+        int | None, _stated("null: what the queue says", minimum=0, maximum=MAX_RETRIES)
+    ] = None
     ttl: Annotated[
-        float | None, Meta(description="seconds in which the job must start, or it is given up")
+        float | None, _stated("seconds in which the job must start, or it is given up", **_SPAN)
     ] = None
-    delay: Annotated[float | None, Meta(description="seconds to hold the job back")] = None
+    delay: Annotated[
+        float | None,
+        _stated(
+            "seconds to hold the job back, fewer than its ttl; not with run_at",
+            minimum=0,
+            maximum=int(MAX_SECONDS),
+        ),
+    ] = None
     run_at: Annotated[
-        str | float | int | None, Meta(description="RFC 3339 with an offset, or epoch seconds")
+        Annotated[str, Meta(extra_json_schema=RFC3339)]
+        | Annotated[float, Meta(extra_json_schema=EPOCH)]
+        | Annotated[int, Meta(extra_json_schema=EPOCH)]
+        | None,
+        Meta(description="RFC 3339 with an offset, or epoch seconds; before its ttl ends"),
     ] = None
-    timeout: Annotated[float | None, Meta(description="seconds one attempt may run")] = None
-    idempotency_key: str | None = None
-    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    timeout: Annotated[float | None, _stated("seconds one attempt may run", **_SPAN)] = None
+    idempotency_key: Annotated[
+        str | None,
+        _stated("a second submit finds the job again", minLength=1, maxLength=MAX_KEY_LENGTH),
+    ] = None
+    labels: Annotated[
+        dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_LABEL_LENGTH})]],
+        _stated(
+            f"at most {MAX_LABELS_BYTES} bytes together",
+            maxProperties=MAX_LABELS,
+            propertyNames={"minLength": 1, "maxLength": MAX_LABEL_LENGTH},
+        ),
+    ] = msgspec.field(default_factory=dict)
 
     def spec(self, settings: HttpSettings) -> JobSpec:
         """The job asked for; what the face itself cannot judge is left to the backend."""
@@ -90,7 +164,7 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
 class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """A queue to create. Only ``name`` is required."""
 
-    name: str = ""
+    name: Annotated[str, _stated("how jobs name it", pattern=NAME)] = ""
     max_retries: _Retries = None
     ttl: _Seconds = None
     timeout: _Seconds = None
@@ -148,6 +222,26 @@ class _RawBatch(Struct, forbid_unknown_fields=True):
     jobs: list[Raw] | None = None
 
 
+class _Item(Struct):
+    """A job of a batch of which nothing is kept but that it was there."""
+
+    def __post_init__(self) -> None:
+        _counting.left -= 1
+        if _counting.left < 0:
+            raise ValueError("too many")  # ends the decoding
+
+
+class _CountedBatch(Struct):
+    jobs: list[_Item] | None = None
+
+
+class _Counting(threading.local):
+    left = 0
+
+
+_counting = _Counting()
+
+
 class BatchBody(Struct, forbid_unknown_fields=True):
     """Jobs to submit together; each is accepted or refused on its own."""
 
@@ -158,11 +252,17 @@ _JOB = msgspec.json.Decoder(JobBody)
 _QUEUE = msgspec.json.Decoder(QueueBody)
 _PATCH = msgspec.json.Decoder(QueuePatch)
 _BATCH = msgspec.json.Decoder(BatchBody)
+_COUNTED_BATCH = msgspec.json.Decoder(_CountedBatch)
 _RAW_BATCH = msgspec.json.Decoder(_RawBatch)
 _TASKED = msgspec.json.Decoder(_Tasked)
 _TEXT = msgspec.json.Decoder(str)
+_FIELDS = msgspec.json.Decoder(dict[str, Raw])
+_WHOLE = frozenset({"priority", "max_retries", "capacity"})
 
 _T = TypeVar("_T")
+# A batch with more names than this in it is built job by job: each of them is within the size of a
+# single one, so that no labels in it are many.
+_MANY_NAMES = 300_000
 _BYTE = re.compile(r" \(byte (\d+)\)$")
 _AT = re.compile(r" - at `(key` in `)?\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
@@ -184,11 +284,17 @@ def decode_queue_patch(body: bytes) -> QueueUpdate:
 
 
 def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueueError]:
-    """Read a batch: for each item the job, or what is wrong with that item alone."""
-    try:
-        whole = _BATCH.decode(_text(body)).jobs
-    except (msgspec.DecodeError, RecursionError):
-        whole = None  # one item is wrong, or the batch itself: look closer
+    """Read a batch: for each item the job, or what is wrong with that item alone.
+
+    The items are counted before they are built: three bytes are enough for one.
+    """
+    if body.count(b",") >= settings.max_batch_jobs:
+        _count(body, settings)
+    whole = None
+    if body.count(b":") <= _MANY_NAMES:
+        # Else one item is wrong, or the batch itself: look closer.
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            whole = _BATCH.decode(_text(body)).jobs
     if whole is not None:
         _check_count(len(whole), settings)
         return [_spec_or_error(item, settings) for item in whole]
@@ -199,6 +305,18 @@ def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueue
     return [_decode_item(bytes(item), settings) for item in items]
 
 
+def _count(body: bytes, settings: HttpSettings) -> None:
+    """Refuse a batch with too many items; with so many commas, one that is no object, too."""
+    _counting.left = settings.max_batch_jobs
+    try:
+        _decode(_COUNTED_BATCH, _CountedBatch, body)
+    except InvalidArgument:
+        if _counting.left >= 0:
+            raise
+        most = settings.max_batch_jobs
+        raise InvalidArgument("jobs", f"has more than {most} items; allowed: 1 to {most}") from None
+
+
 def _check_count(count: int, settings: HttpSettings) -> None:
     if not 1 <= count <= settings.max_batch_jobs:
         raise InvalidArgument("jobs", f"has {count} items; allowed: 1 to {settings.max_batch_jobs}")
@@ -206,6 +324,9 @@ def _check_count(count: int, settings: HttpSettings) -> None:
 
 def _decode_item(raw: bytes, settings: HttpSettings) -> JobSpec | JobQueueError:
     try:
+        if len(raw) > settings.max_body_bytes:
+            most = settings.max_body_bytes
+            raise TooLarge("payload", f"the job has {len(raw)} bytes; at most {most} allowed")
         return _decode(_JOB, JobBody, raw).spec(settings)
     except JobQueueError as error:
         return error
@@ -228,15 +349,38 @@ def _text(body: bytes) -> bytes:
     return body
 
 
-def _decode(decoder: msgspec.json.Decoder[_T], kind: type[_T], body: bytes) -> _T:
+def _decode(decoder: msgspec.json.Decoder[_T], kind: type, body: bytes) -> _T:
     try:
         return decoder.decode(_text(body))
     except msgspec.ValidationError as error:
+        if "got `float`" in str(error):
+            with contextlib.suppress(msgspec.DecodeError):  # it was not that alone
+                return decoder.decode(_with_whole_numbers(body))
         raise _wrong_shape(str(error), kind) from None
     except RecursionError:
         raise InvalidArgument("body", "is nested too deeply") from None
     except msgspec.DecodeError as error:
         raise _malformed(str(error), body) from None
+
+
+def _with_whole_numbers(body: bytes) -> bytes:
+    """In JSON 2.0 is a whole number, too: write it as one, the payload aside."""
+    fields = _FIELDS.decode(body)
+    for name in _WHOLE & fields.keys():
+        fields[name] = Raw(_as_whole(bytes(fields[name])))
+    if "priority_weights" in fields:
+        weights = _FIELDS.decode(fields["priority_weights"])
+        whole = {name: Raw(_as_whole(bytes(weight))) for name, weight in weights.items()}
+        fields["priority_weights"] = Raw(msgspec.json.encode(whole))
+    return msgspec.json.encode(fields)
+
+
+def _as_whole(number: bytes) -> bytes:
+    try:
+        value = float(number)
+    except ValueError:
+        return number
+    return str(int(value)).encode() if value.is_integer() else number
 
 
 def _malformed(message: str, body: bytes) -> InvalidArgument:
@@ -278,7 +422,7 @@ def _task_in(payload: bytes) -> str:
 
 
 def epoch(moment: str | float | None, field: str) -> float | None:
-    """A time from input, in seconds since the epoch."""
+    """A time from input, in seconds since the epoch; the engine says which ones are allowed."""
     if not isinstance(moment, str):
         return moment
     try:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobqueue.access.limits import Submit
+from jobqueue.access.submits import for_callers
 from jobqueue.api.http.bodies import Buffers
 from jobqueue.api.http.errors import JSON
 from jobqueue.api.http.settings import HttpSettings
@@ -28,14 +29,12 @@ class Desk:
     backend: Backend
     settings: HttpSettings
     buffers: Buffers
-    submit: Submit = field(init=False)  # the backend's, within the caller's rate
+    submit: Submit = field(init=False)  # the backend's, for callers
     # Set when the server stops: long polls and streams end early, /readyz says no.
     draining: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        limiter = self.settings.limiter
-        submit = self.backend.submit
-        self.submit = submit if limiter is None else limiter.around(submit)
+        self.submit = for_callers(self.backend.submit, self.settings.limiter)
 
     def view(self, asked: str | None) -> str:
         """The vocabulary to answer in."""

@@ -1,4 +1,4 @@
-"""Who may call which route: one table, and the middleware that keeps it."""
+"""The middleware that keeps the table of rules."""
 
 from __future__ import annotations
 
@@ -8,76 +8,71 @@ from typing import Any
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jobqueue.access.callers import Role, enter_call
-from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Access, Shown, permit
-from jobqueue.api.http.errors import answer
-from jobqueue.api.http.pages import OPEN_PATHS
+from jobqueue.access import audit
+from jobqueue.access.callers import enter_call
+from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Shown, permit
+from jobqueue.access.rules import HTTP, RULES, Rule, http_rule
+from jobqueue.api.http.errors import OBJECT, OUTCOME, answer
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import JobQueueError
 
 CERTIFICATE = "jobqueue.certificate"  # in the scope: the name in the client's certificate
 
-_CLIENT = frozenset({Role.CLIENT})
-_READER = frozenset({Role.CLIENT, Role.OPERATOR})
-_OPERATOR = frozenset({Role.OPERATOR})
+PLACE = "jobqueue.place"  # in the scope: the request's Place in the budgets
 
-# What is not here takes a known caller of any role, who then learns that it does not exist.
-ROLES: dict[tuple[str, str], frozenset[Role]] = {
-    ("POST", "/jobs"): _CLIENT,
-    ("POST", "/jobs/batch"): _CLIENT,
-    ("GET", "/jobs"): _READER,
-    ("GET", "/jobs/{job_id}"): _READER,
-    ("GET", "/jobs/{job_id}/wait"): _READER,
-    ("GET", "/jobs/{job_id}/events"): _READER,
-    ("POST", "/jobs/{job_id}/cancel"): _READER,
-    ("POST", "/jobs/{job_id}/retry"): _OPERATOR,
-    ("DELETE", "/jobs/{job_id}"): _OPERATOR,
-    ("GET", "/dlq"): _READER,
-    ("POST", "/dlq/retry"): _OPERATOR,
-    ("POST", "/dlq/{job_id}/retry"): _OPERATOR,
-    ("GET", "/queues"): _OPERATOR,
-    ("POST", "/queues"): _OPERATOR,
-    ("GET", "/queues/{name}"): _OPERATOR,
-    ("PATCH", "/queues/{name}"): _OPERATOR,
-    ("DELETE", "/queues/{name}"): _OPERATOR,
-    ("POST", "/queues/{name}/pause"): _OPERATOR,
-    ("POST", "/queues/{name}/resume"): _OPERATOR,
-    ("GET", "/workers"): _OPERATOR,
-    ("POST", "/workers/{worker_id}/drain"): _OPERATOR,
-    ("POST", "/workers/{worker_id}/undrain"): _OPERATOR,
-    ("POST", "/workers/{worker_id}/shutdown"): _OPERATOR,
-    ("GET", "/metrics"): _OPERATOR,
-    ("GET", "/status"): _OPERATOR,
-}
-# Those who watch the server have no keys, and the API's description is no secret.
-OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"}) | OPEN_PATHS
+# What does not exist takes a known caller of any role, who then learns so.
+_NOWHERE = Rule(ANY_ROLE)
+# A route that is open has no parameters: its template is its path.
+OPEN = frozenset(path for (_, path), action in HTTP.items() if RULES[action].roles is None)
 
 
 class Door:
     """ASGI middleware. It finds routes as the router does, so that the two never disagree."""
 
-    def __init__(self, app: ASGIApp, access: Access, routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, app: ASGIApp, settings: HttpSettings, routes: Sequence[BaseRoute]) -> None:
         self._app = app
-        self._access = access
+        self._access = settings.access
+        self._budgets = settings.budgets
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or say why not."""
         if scope["type"] == "http" and scope["path"] not in OPEN:
+            shown = _shown(scope)
+            action, rule = self._asked(scope)
             try:
-                caller = self._access.identify(_shown(scope))
-                permit(caller, self._allowed(scope), f"{scope['method']} {scope['path'][:200]}")
+                caller = self._access.identify(shown)
+                permit(caller, rule.roles, f"{scope['method']} {scope['path'][:200]}")
+                place = scope[PLACE] = self._budgets.enter(rule.kind, caller.account)
             except JobQueueError as error:
+                await self._access.refusals.note(error, shown.address, action, "http")
                 await answer(error)(scope, receive, send)
                 return
             enter_call(caller)
+            try:
+                if rule.changes:
+                    await self._change(action, scope, receive, send)
+                else:
+                    await self._app(scope, receive, send)
+            finally:
+                place.leave()
+            return
         await self._app(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> frozenset[Role]:
+    async def _change(self, action: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """The request, with its line in the audit log."""
+        with audit.change(action) as line:
+            await self._app(scope, receive, send)
+            line.object = scope.get(OBJECT) or next(iter(scope.get("path_params", {}).values()), "")
+            line.outcome = scope.get(OUTCOME, audit.OK)
+
+    def _asked(self, scope: Scope) -> tuple[str, Rule]:
+        """The action that is asked for, and its rule."""
         for route in self._routes:
             if route.matches(scope)[0] is Match.FULL:
-                path = str(getattr(route, "path", ""))
-                return ROLES.get((scope["method"], path), _OPERATOR)
-        return ANY_ROLE
+                verb, template = scope["method"], str(getattr(route, "path", ""))
+                return HTTP.get((verb, template), ""), http_rule(verb, template)
+        return "", _NOWHERE
 
 
 def _shown(scope: Scope) -> Shown:

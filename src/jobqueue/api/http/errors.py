@@ -50,6 +50,10 @@ class TooLarge(InvalidArgument):
     """The request, or one payload in it, is over its limit: INVALID_ARGUMENT, but 413."""
 
 
+class WrongType(InvalidArgument):
+    """The body is of a type that is not read: INVALID_ARGUMENT, but 415."""
+
+
 class ErrorDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What went wrong: a stable code, the field at fault if there is one, a sentence."""
 
@@ -58,10 +62,19 @@ class ErrorDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     field: str | None = None
 
 
+# In the scope, for the audit log: the code of the error that was answered, and the name that a
+# request is about where its path has none.
+OUTCOME = "jobqueue.outcome"
+OBJECT = "jobqueue.object"
+
+
 class ErrorAnswer(msgspec.Struct, kw_only=True):
     """The body of every answer that is not 2xx."""
 
     error: ErrorDetail
+
+
+_SPECIAL: Mapping[type, int] = {TooLarge: 413, WrongType: 415}
 
 
 def detail(error: JobQueueError) -> ErrorDetail:
@@ -73,7 +86,7 @@ def detail(error: JobQueueError) -> ErrorDetail:
 
 def status_of(error: JobQueueError) -> int:
     """The HTTP status that an error is answered with."""
-    return 413 if isinstance(error, TooLarge) else STATUS[error.code]
+    return _SPECIAL.get(type(error)) or STATUS[error.code]
 
 
 def headers_of(error: JobQueueError) -> dict[str, str]:
@@ -107,23 +120,28 @@ def _from_validation(request: Request, failure: RequestValidationError) -> Inval
 
 def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> str:
     methods: set[str] = set()
+    exact: set[str] = set()
     for route in routes:
         match, _ = route.matches(request.scope)
         if match is not Match.NONE:
-            methods.update(getattr(route, "methods", None) or ())
-    return ", ".join(sorted(methods))
+            found = getattr(route, "methods", None) or ()
+            methods.update(found)
+            if getattr(route, "path", "") == request.url.path:
+                exact.update(found)
+    return ", ".join(sorted(exact or methods))  # /jobs/batch is no /jobs/{job_id}
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     """Give every error that a route or the router raises the one shape."""
 
-    async def expected(_request: Request, error: Exception) -> Response:
+    async def expected(request: Request, error: Exception) -> Response:
         assert isinstance(error, JobQueueError)
+        request.scope[OUTCOME] = error.code.value
         return answer(error)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return answer(_from_validation(request, error))
+        return await expected(request, _from_validation(request, error))
 
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

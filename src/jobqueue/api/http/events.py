@@ -9,11 +9,13 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
+from jobqueue.access.rules import Kind
 from jobqueue.api.http import render, shapes
 from jobqueue.api.http.desk import Desk, give_up, reply
-from jobqueue.api.http.errors import detail
+from jobqueue.api.http.door import PLACE
+from jobqueue.api.http.errors import JSON, detail
 from jobqueue.api.http.openapi import answers
-from jobqueue.api.http.params import EventParams
+from jobqueue.api.http.params import EventParams, JobId
 from jobqueue.core.errors import JobQueueError, NotFound
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import Event
@@ -27,7 +29,16 @@ def event_routes(desk: Desk) -> APIRouter:
     router = APIRouter(tags=["jobs"])
     documented = answers({200: (shapes.HistoryView, "the history, or a stream of it")}, 400, 404)
     documented[200]["content"][_STREAM] = {
-        "schema": {"type": "string"},
+        # Of each event: readers of event streams put its lines together.
+        "schema": {
+            "type": "object",
+            "properties": {
+                "id": {"type": "string", "description": "the version, to resume after"},
+                "event": {"enum": ["transition", "end", "timeout", "error"]},
+                "data": {"type": "string", "contentMediaType": JSON},
+            },
+            "required": ["data"],
+        },
         "example": 'id: 1\nevent: transition\ndata: {"version": 1, "to_status": "PENDING"}\n\n',
     }
 
@@ -38,13 +49,14 @@ def event_routes(desk: Desk) -> APIRouter:
         " `timeout` when the server ends the stream first. `Last-Event-ID` resumes it.",
         responses=documented,
     )
-    async def events(request: Request, job_id: str, params: EventParams) -> Response:
+    async def events(request: Request, job_id: JobId, params: EventParams) -> Response:
         job_id = parse_job_id(job_id)
         view = desk.view(params.view)
         if not params.watch and _STREAM not in request.headers.get("accept", ""):
             history = await desk.backend.history(job_id)
             shown = [render.event_view(event, view) for event in history]
             return reply(shapes.HistoryView(job_id=job_id, events=shown))
+        request.scope[PLACE].move(Kind.STREAM)
         stream = _Stream(desk, job_id, view, _last_seen(request))
         await stream.open()
         return StreamingResponse(

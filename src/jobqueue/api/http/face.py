@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from jobqueue.api.http.app import create_app
-from jobqueue.api.http.door import CERTIFICATE, certificate_name
+from jobqueue.api.http.connections import Connections
+from jobqueue.api.http.door import CERTIFICATE, PLACE, certificate_name
 from jobqueue.api.http.errors import ErrorAnswer, detail
 from jobqueue.api.http.settings import KIB, HttpSettings
+from jobqueue.api.http.web_pages import HEADER_LINES
 from jobqueue.api.listening import Endpoint, open_sockets
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
@@ -37,10 +39,10 @@ _CHUNK_OVERHEAD = 8
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with a limit on the size and time of what comes before the body."""
+    """uvicorn's protocol, with limits on connections and on what comes before the body."""
 
-    max_connections = 1024
-    head_timeout = 10.0
+    open_connections: Connections
+    head_timeout: float
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -49,16 +51,32 @@ class _Protocol(HttpToolsProtocol):
         self._beside_body = 0  # bytes behind the head that are no body: chunk sizes, trailers
         self._head_timer: TimerHandle | None = None
         self._certificate = ""  # the name in the client's
+        self.address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._certificate = certificate_name(transport.get_extra_info("peercert"))
-        if len(self.connections) > self.max_connections:
-            self._refuse(503, Unavailable("the server has too many connections; try again"))
+        self.address = self.client[0] if self.client else ""
+        refusal = self.open_connections.enter(self)
+        if refusal:
+            self._refuse(503, Unavailable(refusal))
         else:
             self._expect_head()
 
+    @property
+    def in_use(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete and PLACE in cycle.scope
+
+    def close_for_another(self) -> None:
+        self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        self.open_connections.spoke(self)
+        super().on_response_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.open_connections.leave(self)
         self._head_read()
         super().connection_lost(exc)
 
@@ -126,9 +144,9 @@ class _Protocol(HttpToolsProtocol):
         retry = "Retry-After: 1\r\n" if isinstance(error, Unavailable) else ""
         head = (
             f"HTTP/1.1 {status} {_REFUSALS[status]}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
+            f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n"
         )
-        self.transport.write(head.encode() + body)
+        self.transport.write(head.encode() + HEADER_LINES + b"\r\n" + body)
         self.transport.close()
 
 
@@ -214,7 +232,12 @@ class HttpFace:
         protocol = type(
             "Protocol",
             (_Protocol,),
-            {"max_connections": settings.max_connections, "head_timeout": settings.head_timeout},
+            {
+                "open_connections": Connections(
+                    settings.max_connections, settings.max_connections_per_address
+                ),
+                "head_timeout": settings.head_timeout,
+            },
         )
         tls: dict[str, Any] = {}
         if settings.tls is not None:

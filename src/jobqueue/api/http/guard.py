@@ -1,4 +1,4 @@
-"""Around every request: a time limit, a limit on how many at once, a log line, no leaked errors."""
+"""Around every request: a time limit, no pages elsewhere, a log line, no leaked errors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobqueue.api.http.errors import answer
 from jobqueue.api.http.settings import MIB, HttpSettings
+from jobqueue.api.http.web_pages import WebPages, protect
 from jobqueue.core.errors import (
     DeadlineExceeded,
     Internal,
     JobQueueError,
     OutcomeUnknown,
-    PermissionDenied,
-    Unavailable,
 )
 
 _log = logging.getLogger("jobqueue.http")
-# Answered even when the server is busy: an orchestrator must not kill a server for being used.
-_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _LIMIT = "jobqueue.time_limit"
 _LINGER_BYTES = 16 * MIB
 _LINGER_SECONDS = 2.0
@@ -62,6 +58,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            protect(message)
             self._cut_off = self._body_pending
             if self._cut_off:
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
@@ -94,7 +91,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: HttpSettings) -> None:
         self._app = app
         self._settings = settings
-        self._in_flight = 0
+        self._web_pages = WebPages(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -103,16 +100,13 @@ class Guard:
             return
         began = time.perf_counter()
         exchange = _Exchange(scope, receive, send)
-        counted = scope["path"] not in _PROBES
-        self._in_flight += counted
         try:
-            refusal = self._refusal(scope, counted)
+            refusal = self._web_pages.refusal(scope)
             if refusal is not None:
                 await answer(refusal)(scope, exchange.receive, exchange.send)
             else:
                 await self._answer(scope, exchange)
         finally:
-            self._in_flight -= counted
             if _log.isEnabledFor(logging.DEBUG):
                 _log.debug(
                     "request",
@@ -123,19 +117,6 @@ class Guard:
                         "ms": round((time.perf_counter() - began) * 1000, 3),
                     },
                 )
-
-    def _refusal(self, scope: Scope, counted: bool) -> JobQueueError | None:
-        if counted and self._in_flight > self._settings.max_in_flight:
-            return Unavailable(
-                f"the server answers {self._settings.max_in_flight} requests already; try again"
-            )
-        # A web page elsewhere must not submit jobs through a visitor's browser.
-        if (
-            scope["method"] not in _SAFE_METHODS
-            and (b"sec-fetch-site", b"cross-site") in scope["headers"]
-        ):
-            return PermissionDenied("requests from other sites' pages are refused")
-        return None
 
     async def _answer(self, scope: Scope, exchange: _Exchange) -> None:
         settings = self._settings

@@ -8,14 +8,16 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from jobqueue.access.callers import current_caller
 from jobqueue.api.http import render, shapes
 from jobqueue.api.http.bodies import BatchBody, JobBody, decode_batch, decode_job, query_time
 from jobqueue.api.http.desk import Desk, reply
-from jobqueue.api.http.errors import answer, detail, headers_of
+from jobqueue.api.http.errors import OBJECT, answer, detail, headers_of
 from jobqueue.api.http.guard import allow_longer
 from jobqueue.api.http.openapi import answers, takes
 from jobqueue.api.http.params import (
     DeadLetterParams,
+    JobId,
     JobParams,
     ListParams,
     NoParams,
@@ -83,6 +85,7 @@ def submit_routes(desk: Desk) -> APIRouter:
                 202: (shapes.BatchAnswer, "every job was accepted, or was there already"),
                 207: (shapes.BatchAnswer, "some were refused; `results` says which and why"),
                 404: (shapes.BatchAnswer, "all were refused, the first one for this reason"),
+                409: (shapes.BatchAnswer, "all were refused, the first one for this reason"),
                 503: (shapes.BatchAnswer, "all were refused; try again after `Retry-After`"),
             },
             400,
@@ -125,7 +128,10 @@ async def _key_taken(desk: Desk, result: SubmitResult, view: str) -> Response:
         job=None,
     )
     with contextlib.suppress(NotFound):  # removed since; its key lives on until it expires
-        told.job = render.job_view(await desk.backend.get(result.job_id), view)
+        job = await desk.backend.get(result.job_id)
+        # A key that is everybody's may stand for another caller's job: of that, only the id.
+        if job.key_owner == current_caller().name:
+            told.job = render.job_view(job, view)
     return answer(error, told)
 
 
@@ -135,7 +141,7 @@ def job_routes(desk: Desk) -> APIRouter:
     one_job = answers({200: (shapes.JobView, "the job")}, 400, 404)
 
     @router.get("/jobs/{job_id}", summary="Read a job", responses=one_job)
-    async def read(job_id: str, params: JobParams) -> Response:
+    async def read(job_id: JobId, params: JobParams) -> Response:
         job = await desk.backend.get(parse_job_id(job_id))
         return reply(render.job_view(job, desk.view(params.view)))
 
@@ -144,7 +150,7 @@ def job_routes(desk: Desk) -> APIRouter:
         summary="Read a job once it is finished, or as it is when the time is up",
         responses=one_job,
     )
-    async def wait(request: Request, job_id: str, params: WaitParams) -> Response:
+    async def wait(request: Request, job_id: JobId, params: WaitParams) -> Response:
         job_id = parse_job_id(job_id)
         timeout = min(params.timeout, desk.settings.max_wait)
         allow_longer(request, timeout)
@@ -165,7 +171,7 @@ def job_routes(desk: Desk) -> APIRouter:
             404,
         ),
     )
-    async def cancel(job_id: str, params: JobParams) -> Response:
+    async def cancel(job_id: JobId, params: JobParams) -> Response:
         job_id = parse_job_id(job_id)
         done = await desk.backend.cancel(job_id)
         told = render.cancel_answer(job_id, done, desk.view(params.view))
@@ -176,7 +182,7 @@ def job_routes(desk: Desk) -> APIRouter:
         summary="Send a failed or dead-lettered job back, with its retries reset",
         responses=answers({200: (shapes.JobView, "pending again")}, 400, 404, 409),
     )
-    async def retry(job_id: str, params: JobParams) -> Response:
+    async def retry(job_id: JobId, params: JobParams) -> Response:
         job = await desk.backend.retry(parse_job_id(job_id))
         return reply(render.job_view(job, desk.view(params.view)))
 
@@ -186,7 +192,7 @@ def job_routes(desk: Desk) -> APIRouter:
         summary="Remove a finished job and its history for good",
         responses=answers({204: (None, "removed")}, 400, 404, 409),
     )
-    async def delete(job_id: str, params: NoParams) -> Response:
+    async def delete(job_id: JobId, params: NoParams) -> Response:
         await desk.backend.delete_job(parse_job_id(job_id))
         return Response(status_code=204)
 
@@ -230,7 +236,8 @@ def list_routes(desk: Desk) -> APIRouter:
         summary="Send dead letters that match back to their queues, a bounded number in one call",
         responses=answers({200: (shapes.RetryAnswer, "what this call did")}, 400, 404),
     )
-    async def retry_all(params: RetryParams) -> Response:
+    async def retry_all(request: Request, params: RetryParams) -> Response:
+        request.scope[OBJECT] = params.queue or ""
         wanted = RetryQuery(
             queue=params.queue,
             type=params.type,
@@ -248,7 +255,7 @@ def list_routes(desk: Desk) -> APIRouter:
         summary="Send a dead letter back to its queue",
         responses=answers({200: (shapes.JobView, "pending again")}, 400, 404, 409),
     )
-    async def replay(job_id: str, params: JobParams) -> Response:
+    async def replay(job_id: JobId, params: JobParams) -> Response:
         job_id = parse_job_id(job_id)
         job = await desk.backend.get(job_id)
         if job.state is not State.DEAD_LETTERED:

@@ -37,6 +37,17 @@ _SCHEMAS = (
 )
 _REF = "#/components/schemas/{name}"
 _REQUIRED = {"JobBody": ["payload"], "BatchBody": ["jobs"], "QueueBody": ["name"]}
+_NUMBER_OR_TEXT = {"type": ["number", "string"]}
+# What the classes leave to the code that reads them.
+_BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "JobBody": {
+        "not": {
+            "required": ["delay", "run_at"],
+            "properties": {"delay": _NUMBER_OR_TEXT, "run_at": _NUMBER_OR_TEXT},
+        }
+    },
+    "QueuePatch": {"minProperties": 1},
+}
 _JOB_EXAMPLES: Mapping[str, Any] = {
     "order": {
         "summary": "any JSON value is a payload",
@@ -82,10 +93,15 @@ _WHAT_ERRORS_MEAN = {
     400: "the request is wrong; `error.field` names what",
     404: "no such job, queue or worker",
     409: "the thing's state forbids it, or its name is taken",
+    401: "callers have to say who they are on this server, and this one did not",
+    403: "the caller lacks the role, or a web page elsewhere sent the request",
     413: "the request is too large",
+    415: "a body of a type that any web page can send; send `Content-Type: application/json`",
     429: "the caller submits too fast; nothing happened, try again after `Retry-After`",
     503: "backpressure, or the store is away; nothing happened, try again after `Retry-After`",
 }
+# Whatever is asked for: an unknown parameter, a missing key, a server that has too much to do.
+_ANYWHERE = (400, 401, 403, 415, 503)
 _WAYS_TO_BE_KNOWN = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "an API key or a token (JWT)"},
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -105,7 +121,7 @@ def answers(
         documented[status] = {"description": description}
         if kind is not None:
             documented[status]["content"] = {JSON: _schema(kind)}
-    for status in errors:
+    for status in sorted({*errors, *_ANYWHERE} - {*success}):
         documented[status] = {
             "description": _WHAT_ERRORS_MEAN[status],
             "content": {JSON: _schema(ErrorAnswer)},
@@ -151,6 +167,12 @@ def _build(app: FastAPI) -> dict[str, Any]:
     # `{}`: a server that asks nobody who they are.
     built["security"] = [{}, *({way: []} for way in _WAYS_TO_BE_KNOWN)]
     _, schemas = msgspec.json.schema_components(_SCHEMAS, ref_template=_REF)
+    for name, beside in _BESIDE.items():
+        schemas[name].update(beside)
+    items = {"$ref": _REF.format(name="JobBody")}
+    most = app.state.desk.settings.max_batch_jobs
+    jobs = {"type": "array", "items": items, "minItems": 1, "maxItems": most}
+    schemas["BatchBody"]["properties"]["jobs"] = jobs
     for name, required in _REQUIRED.items():
         schemas[name]["required"] = required
         for field in required:

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from jobqueue.api.http import render, shapes
 from jobqueue.api.http.bodies import QueueBody, QueuePatch, decode_queue, decode_queue_patch
 from jobqueue.api.http.desk import Desk, reply
+from jobqueue.api.http.errors import OBJECT
 from jobqueue.api.http.openapi import answers, takes
 from jobqueue.api.http.params import DeleteQueueParams, NoParams
 from jobqueue.api.http.settings import KIB
@@ -38,7 +39,9 @@ def queue_routes(desk: Desk) -> APIRouter:
     )
     async def create(request: Request, params: NoParams) -> Response:
         async with desk.buffers.body(request, _MAX_QUEUE_BYTES) as body:
-            queue = await desk.backend.create_queue(decode_queue(body))
+            spec = decode_queue(body)
+            request.scope[OBJECT] = spec.name
+            queue = await desk.backend.create_queue(spec)
         shown = render.queue_view(QueueStats(queue=queue, depth={}))
         return reply(shown, 201, {"Location": f"/queues/{queue.name}"})
 

@@ -22,18 +22,11 @@ _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
     "swagger-ui.css": "text/css; charset=utf-8",
 }
-OPEN_PATHS = frozenset({"/", "/docs", "/docs/start.js", *(f"/docs/{name}" for name in _ASSETS)})
-"""These tell no secret: anybody may read them."""
-
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
+_HEADERS = {"Content-Security-Policy": _POLICY}
 # The files change with the package only, which a restart brings.
 _ASSET_HEADERS = {**_HEADERS, "Cache-Control": "public, max-age=3600"}
 _START = (

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Literal, get_args
 
-from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Path, Query
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
 
+from jobqueue.api.http.bodies import EPOCH, NAME, RFC3339
 from jobqueue.core.job import MAX_PAGE
+from jobqueue.core.lifecycle import DEATH_WORDS, VIEWS
+from jobqueue.core.texts import MAX_ERROR_FILTER_LENGTH
 
+# What is not given is not null: a URL has no such thing.
+_Absent = SkipJsonSchema[None]
 View = Literal["canonical", "scheduler", "producer"]
+
+
+def _list_of(words: Iterable[str]) -> WithJsonSchema:
+    """Words with commas between. Small letters are read, too."""
+    word = f"({'|'.join(dict.fromkeys(words))})"
+    return WithJsonSchema({"type": "string", "pattern": f"^{word}(,{word})*$"})
+
+
+_STATES = [word for view in get_args(View) for word in VIEWS[view].values()]
+_State = Annotated[str, _list_of(_STATES)]
+_Reason = Annotated[str, _list_of(DEATH_WORDS)]
+_Queue = Annotated[str, WithJsonSchema({"type": "string", "pattern": NAME})]
+_Token = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(s[0-9a-f]{1,15})?$"})]
+_Moment = Annotated[
+    str, WithJsonSchema({"anyOf": [{"type": "number", **EPOCH}, {"type": "string", **RFC3339}]})
+]
+_View = Annotated[View | None, WithJsonSchema({"type": "string", "enum": list(get_args(View))})]
+JobId = Annotated[str, Path(json_schema_extra={"format": "uuid"})]
 _VIEW = Field(None, description="the vocabulary of `status`; by default the server's setting")
 
 
@@ -18,7 +43,7 @@ class _Strict(BaseModel):
 
 
 class _JobParams(_Strict):
-    view: View | None = _VIEW
+    view: _View = _VIEW
 
 
 class _NoParams(_Strict):
@@ -29,43 +54,50 @@ _REASONS = (
     "why they were dead-lettered, repeated or as a comma list: FAILURES (the job's own),"
     " ALL, or single reasons"
 )
-_ERROR = Field("", description="is part of the error text, letter by letter")
+_ERROR = Field(
+    "",
+    description="is part of the error text, letter by letter",
+    json_schema_extra={"maxLength": MAX_ERROR_FILTER_LENGTH},
+)
 _SINCE = Field(
     None, description="ended at this time or later: RFC 3339 with an offset, or epoch seconds"
 )
-_UNTIL = Field(None, description="ended before this time")
+_UNTIL = Field(None, description="ended before this time, which is later than `since`")
 
 
 class _PageParams(_JobParams):
-    queue: str | None = None
-    type: str | None = Field(None, description="the task's name")
+    queue: _Queue | _Absent = None
+    type: str | _Absent = Field(None, description="the task's name")
     limit: int = Field(
         20, ge=1, le=MAX_PAGE, description="jobs on a page; large ones make it shorter"
     )
-    page_token: str = Field("", description="`next_page_token` of the page before")
+    page_token: _Token = Field("", description="`next_page_token` of the page before")
 
 
 class _DeadLetterParams(_PageParams):
-    reason: list[str] = Field(default_factory=list, description=f"{_REASONS}; by default ALL")
+    reason: list[_Reason] = Field(default_factory=list, description=f"{_REASONS}; by default ALL")
     error: str = _ERROR
-    since: str | None = _SINCE
-    until: str | None = _UNTIL
+    since: _Moment | _Absent = _SINCE
+    until: _Moment | _Absent = _UNTIL
 
 
 class _RetryParams(_Strict):
-    queue: str | None = None
-    type: str | None = Field(None, description="the task's name")
-    reason: list[str] = Field(default_factory=list, description=f"{_REASONS}; by default FAILURES")
+    queue: _Queue | _Absent = None
+    type: str | _Absent = Field(None, description="the task's name")
+    reason: list[_Reason] = Field(
+        default_factory=list, description=f"{_REASONS}; by default FAILURES"
+    )
     error: str = _ERROR
-    since: str | None = _SINCE
-    until: str | None = _UNTIL
-    page_token: str = Field("", description="`next_page_token` of the answer before")
+    since: _Moment | _Absent = _SINCE
+    until: _Moment | _Absent = _UNTIL
+    page_token: _Token = Field("", description="`next_page_token` of the answer before")
     dry_run: bool = Field(False, description="count what matches, change nothing")
 
 
 class _ListParams(_PageParams):
-    status: list[str] = Field(
-        default_factory=list, description="states to show, repeated or as a comma list"
+    status: list[_State] = Field(
+        default_factory=list,
+        description="states to show in the view's words, repeated or as a comma list",
     )
 
 

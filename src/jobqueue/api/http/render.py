@@ -38,6 +38,7 @@ from jobqueue.core.job import (
     SubmitResult,
     SubmitStatus,
     Worker,
+    shown_owner,
 )
 from jobqueue.core.lifecycle import TERMINAL, VIEWS, Reason, State, project
 from jobqueue.core.progress import Progress
@@ -237,6 +238,7 @@ def worker_view(worker: Worker) -> WorkerView:
         types=None if info.types is None else sorted(info.types),
         concurrency=info.concurrency,
         running=worker.running,
+        owner=shown_owner(info.owner),
         registered_at=rfc3339(worker.registered_at),
         last_heartbeat=rfc3339(worker.last_seen),
     )

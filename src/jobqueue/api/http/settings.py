@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from jobqueue.access.budgets import Budgets
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
+from jobqueue.access.rules import MAX_BATCH
 from jobqueue.access.tls import ServerTls
 from jobqueue.core.errors import InvalidArgument
 
@@ -20,12 +22,14 @@ VIEWS = ("canonical", "scheduler", "producer")
 class HttpSettings:
     """Limits and choices of the HTTP face. Sizes are bytes, times are seconds."""
 
+    host: str = "127.0.0.1"  # the address that it listens on
+    allowed_hosts: tuple[str, ...] = ()  # names it is called by beside that; see `HostNames`
     max_payload_bytes: int = MIB
-    max_batch_jobs: int = 10_000
+    max_batch_jobs: int = MAX_BATCH
     max_batch_bytes: int = 16 * MIB
     max_buffered_bytes: int = 256 * MIB  # request bodies held in memory, all requests together
-    max_in_flight: int = 512  # requests being answered, probes not counted
-    max_connections: int = 1024
+    max_connections: int = 3072
+    max_connections_per_address: int = 2048
     max_listed_payload_bytes: int = 16 * KIB  # a longer payload or result is left out of lists
     view: str = "canonical"
     request_timeout: float = 30.0
@@ -41,6 +45,8 @@ class HttpSettings:
 
     access: Access = field(default_factory=Access)  # who may call
     limiter: Limiter | None = None  # how fast each may submit
+    # How much may be under way; a server has those that its connections allow.
+    budgets: Budgets = field(default_factory=Budgets)
     tls: ServerTls | None = None
 
     def __post_init__(self) -> None:

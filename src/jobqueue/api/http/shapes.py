@@ -84,7 +84,7 @@ class Duplicate(Struct, kw_only=True):
     error: ErrorDetail
     reason: str
     job_id: str
-    job: JobView | None  # with its result if there is one; null: removed since
+    job: JobView | None  # with its result if there is one; null: removed since, or another's
 
 
 class ItemAnswer(Struct, kw_only=True, omit_defaults=True):
@@ -218,6 +218,7 @@ class WorkerView(Struct, kw_only=True):
     types: list[str] | None  # the task types it knows; null: it takes every type
     concurrency: int
     running: int
+    owner: str  # the caller that registered it; empty: nobody had to say who they are
     registered_at: _Time
     last_heartbeat: _Time
 

@@ -228,6 +228,8 @@ class KafkaLink:
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
         """See ``Link.report``."""
         outcomes = []
+        for one in reports:
+            one.worker_id = self._info.id
         if reports:
             outcomes = (await self._store.apply(reports)).outcomes
         self._let_go(

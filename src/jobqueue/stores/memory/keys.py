@@ -6,7 +6,7 @@ import heapq
 
 
 class Keys:
-    """Which job a key stands for, until it expires."""
+    """Which job a key, as it is stored, stands for, until it expires."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[str, bytes, float]] = {}
@@ -16,9 +16,9 @@ class Keys:
         """Whether a key is taken."""
         return bool(self._known)
 
-    def find(self, queue: str, key: str) -> tuple[str, bytes] | None:
+    def find(self, queue: str, key: str | None) -> tuple[str, bytes] | None:
         """(job id, fingerprint) of the job under this key."""
-        known = self._known.get((queue, key))
+        known = None if key is None else self._known.get((queue, key))
         return None if known is None else known[:2]
 
     def expiry(self, queue: str, key: str | None, job_id: str) -> float | None:

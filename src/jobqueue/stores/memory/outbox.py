@@ -125,7 +125,8 @@ def _created(record: Record, at: float, keys: Keys) -> Created:
         run_at=spec.run_at if spec.delay is None else at + spec.delay,
         expires_at=None if record.ttl is None else at + record.ttl,
         key=spec.key,
-        key_expires_at=keys.expiry(spec.queue, spec.key, record.id),
+        key_owner=spec.key_owner,
+        key_expires_at=keys.expiry(spec.queue, spec.stored_key, record.id),
         labels=spec.labels,
     )
 

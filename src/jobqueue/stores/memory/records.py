@@ -149,6 +149,7 @@ def job_of(record: Record, told: Mapping[int | None, Progress]) -> Job:
         ttl=record.ttl,
         timeout=record.timeout,
         key=spec.key,
+        key_owner=spec.key_owner,
         labels=spec.labels,
         worker_id=record.worker_id,
         cancel_requested=record.cancel_requested,

@@ -53,6 +53,7 @@ def record_of(rebuilt: Rebuilt, stands: Standing, home: Home) -> Record:
         priority=job.priority,
         run_at=rebuilt.run_at,
         key=job.key,
+        key_owner=job.key_owner,
         labels=job.labels,
     )
     record.home = home

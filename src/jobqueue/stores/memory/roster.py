@@ -3,29 +3,64 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from jobqueue.core.job import Worker, WorkerInfo, WorkerStatus
+from jobqueue.core.errors import not_your_worker, too_many_workers
+from jobqueue.core.job import Worker, WorkerInfo, WorkerStatus, is_limited, owner_allows
+from jobqueue.core.store import Rules
 
 
 class Roster:
     """Workers by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
         self._workers: dict[str, Worker] = {}
 
-    def register(self, info: WorkerInfo, now: float) -> bool:
-        """Record a worker; True if an earlier incarnation was replaced."""
+    def register(self, info: WorkerInfo, now: float, holding: Collection[str]) -> bool:
+        """Record a worker; True if an earlier incarnation was replaced.
+
+        ``holding`` has the ids of workers that hold leases.
+        """
         known = self._workers.get(info.id)
-        same = known is not None and known.info.incarnation == info.incarnation
+        allowed = known is None or owner_allows(known.info.owner, info.owner)
+        if known is not None and not allowed and known.status is not WorkerStatus.OFFLINE:
+            raise not_your_worker(info.id)
+        self._make_room(info, holding)
+        same = allowed and known is not None and known.info.incarnation == info.incarnation
         status = WorkerStatus.ONLINE
         if known is not None and same and known.status is not WorkerStatus.OFFLINE:
             status = known.status  # a reconnect does not undo an operator's drain
         self._workers[info.id] = Worker(info=info, status=status, registered_at=now, last_seen=now)
         return known is not None and not same
 
-    def seen(self, worker_id: str, incarnation: int, now: float) -> WorkerStatus | None:
+    def _make_room(self, info: WorkerInfo, holding: Collection[str]) -> None:
+        most = self._rules.workers_per_owner
+        if not most or not is_limited(info.owner):
+            return
+        others = [
+            worker
+            for worker in self._workers.values()
+            if worker.info.owner == info.owner and worker.info.id != info.id
+        ]
+        if len(others) < most:
+            return
+        for worker in others:
+            if worker.status is WorkerStatus.OFFLINE and worker.info.id not in holding:
+                del self._workers[worker.info.id]
+                most += 1
+        if len(others) >= most:
+            raise too_many_workers(info.owner, self._rules.workers_per_owner)
+
+    def check_owner(self, worker_id: str, owner: str) -> None:
+        """PermissionDenied if another caller has registered the worker."""
+        worker = self._workers.get(worker_id)
+        if worker is not None and not owner_allows(worker.info.owner, owner):
+            raise not_your_worker(worker_id)
+
+    def seen(self, worker_id: str, incarnation: int, now: float, owner: str) -> WorkerStatus | None:
         """Note a heartbeat; None if it is not one of a worker we count on."""
+        self.check_owner(worker_id, owner)
         worker = self._workers.get(worker_id)
         if worker is None or worker.info.incarnation != incarnation:
             return None

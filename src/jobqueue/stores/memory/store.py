@@ -108,7 +108,7 @@ class MemoryStore:
         self._timers = Timers(self._by_seq.get)
         self._held: dict[int, Record] = {}  # by lease
         self._progress: dict[int | None, Progress] = {}  # by lease
-        self._roster = Roster()
+        self._roster = Roster(self._rules)
         self._log = Log()
         self._outbox = Outbox(self._log)
         self._leader: Term | None = None
@@ -178,22 +178,24 @@ class MemoryStore:
         if queue is None:
             return SubmitResult.refused(no_such_queue(spec.queue))
         fingerprint = b""
+        stored = spec.stored_key
         if spec.key is not None:
             fingerprint = spec.fingerprint()
-            known = self._keys.find(spec.queue, spec.key)
-            if known is not None:
-                if known[1] == fingerprint:
-                    return SubmitResult.duplicate(known[0])
-                return SubmitResult.conflict(known[0], spec.key)
+            for key in (stored, spec.shared_key):
+                known = self._keys.find(spec.queue, key)
+                if known is not None:
+                    if known[1] == fingerprint:
+                        return SubmitResult.duplicate(known[0])
+                    return SubmitResult.conflict(known[0], spec.key)
         settings = queue.queue
         if 0 < settings.capacity <= queue.depth[State.PENDING]:
             return SubmitResult.refused(
                 QueueFull(f"queue {spec.queue!r} is full ({settings.capacity} jobs are waiting)")
             )
         self._insert(job, queue, now)
-        if spec.key is not None:
+        if stored is not None:
             expires = now + self._rules.key_ttl
-            self._keys.put(spec.queue, spec.key, job.id, fingerprint, expires)
+            self._keys.put(spec.queue, stored, job.id, fingerprint, expires)
         return SubmitResult.accepted(job.id)
 
     def _insert(self, job: NewJob, queue: Home, now: float) -> None:
@@ -501,7 +503,7 @@ class MemoryStore:
             if not self._outbox.passed(record):
                 raise unpublished(job_id)
             self._remove(record, key_freed=True)
-            self._keys.free(record.spec.queue, record.spec.key, job_id)
+            self._keys.free(record.spec.queue, record.spec.stored_key, job_id)
         return record.state
 
     async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
@@ -685,7 +687,8 @@ class MemoryStore:
 
     async def register_worker(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
-        replaced = self._roster.register(info, self._clock.now())
+        holding = {one.worker_id for one in await self.held()}
+        replaced = self._roster.register(info, self._clock.now(), holding)
         return await self.held(info.id) if replaced else []
 
     def pulse(
@@ -695,10 +698,12 @@ class MemoryStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        *,
+        owner: str = "",
     ) -> Pulse:
         """See ``Store.pulse``."""
         now = self._clock.now()
-        status = self._roster.seen(worker_id, incarnation, now)
+        status = self._roster.seen(worker_id, incarnation, now, owner)
         if status is None:
             return Pulse(False)
         answer = Pulse(True, status)
@@ -758,8 +763,9 @@ class MemoryStore:
         self._check(term)
         return self._roster.retire_silent(self._clock.now() - silent_for)
 
-    async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
+    async def retire_worker(self, worker_id: str, incarnation: int, *, owner: str = "") -> bool:
         """See ``Store.retire_worker``."""
+        self._roster.check_owner(worker_id, owner)
         if await self.held(worker_id):
             return False
         return self._roster.remove(worker_id, incarnation)

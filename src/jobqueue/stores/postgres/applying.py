@@ -31,6 +31,7 @@ _SUCCEEDED: Step = (State.DONE, Reason.SUCCEEDED)
 _WITH_START = (_STARTED, _SUCCEEDED)
 _WITHOUT_START = (_SUCCEEDED,)
 _ONLY_START = (_STARTED,)
+_NOBODY = -1  # no worker's number
 _LOOKS = 5  # at a job that ends or comes back between two looks
 
 
@@ -117,6 +118,7 @@ class Applying:
             said([one.result for one in asked]),
             said([one.ran_for for one in asked]),
             self._now,
+            self._holders(asked),
         )
         await self._tell(db, places, rows, State.DONE, Reason.SUCCEEDED)
 
@@ -130,8 +132,21 @@ class Applying:
             said([one.ran_for for one in asked]),
             self._rules.watchdog_grace,
             self._now,
+            self._holders(asked),
         )
         await self._tell(db, places, rows, State.RUNNING, Reason.STARTED)
+
+    def _holders(self, asked: Sequence[Transition]) -> str | None:
+        """The numbers of the workers that must hold the leases, for those that name one.
+
+        A worker whose number is not known here is decided about by its name, under row locks.
+        """
+        if all(one.worker_id is None for one in asked):
+            return None
+        known = self._names.known
+        return array(
+            "NULL" if one.worker_id is None else known.get(one.worker_id, _NOBODY) for one in asked
+        )
 
     async def _tell(
         self, db: Any, places: list[int], rows: Any, state: State, reason: Reason
@@ -175,6 +190,8 @@ class Applying:
                 outcomes[n] = Outcome(Refusal.NO_SUCH_JOB)
                 continue
             live = row.live
+            if row.worker is not None:
+                live.worker_id = workers[row.worker]
             home = await self._board.resolve(db, row.queue)
             before = live.state
             if asked.move is Move.RETRY_BY_HAND and row.queue in deleted:
@@ -250,7 +267,7 @@ async def _was_written(db: Any, asked: Transition, row: _Row) -> bool:
     """Whether it is this very move that was written before its answer was lost."""
     live, move = row.live, asked.move
     if move is Move.START and live.lease == asked.lease:
-        return live.state is State.RUNNING
+        return live.state is State.RUNNING and asked.worker_id in (None, live.worker_id)
     if move not in FENCED:
         return live.reason in _ends(move)
     if asked.lease is None or row.last_lease != asked.lease:

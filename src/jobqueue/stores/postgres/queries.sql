@@ -195,11 +195,16 @@ WHERE name = ANY($1::text[]) AND NOT deleted ORDER BY id FOR KEY SHARE
 SELECT id, name, capacity FROM queues WHERE id = ANY($1::int[]) ORDER BY id FOR NO KEY UPDATE
 
 -- name: take_keys
--- In the order of the keys. An expired key is replaced; one that stands is not returned.
+-- In the order of the keys. An expired key is replaced; one that stands is not returned, and
+-- neither is one while the equal key that is everybody's ($7, or null) stands.
 INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint)
 SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint
-FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[]) AS t(queue, key, id, fingerprint)
+FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $7::text[])
+     AS t(queue, key, id, fingerprint, shared)
 CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
+-- A scalar subquery: it is looked up by the key, where NOT EXISTS may read the whole table.
+WHERE t.shared IS NULL OR (SELECT s.id FROM job_key AS s WHERE s.queue = t.queue
+                           AND s.key = t.shared AND s.expires_at > c.now) IS NULL
 ORDER BY t.queue, t.key
 ON CONFLICT (queue, key) DO UPDATE
 SET id = excluded.id, expires_at = excluded.expires_at, fingerprint = excluded.fingerprint
@@ -207,8 +212,13 @@ WHERE k.expires_at <= excluded.expires_at - $5::float8
 RETURNING queue, key
 
 -- name: read_keys
-SELECT queue, key, id, fingerprint FROM job_key
-WHERE (queue, key) IN (SELECT * FROM unnest($1::int[], $2::text[]))
+-- Which job has a key: its own, or else the equal key that is everybody's ($3, or null). $4 now.
+SELECT t.queue, t.key, k.id, k.fingerprint
+FROM unnest($1::int[], $2::text[], $3::text[]) AS t(queue, key, shared)
+CROSS JOIN LATERAL (
+    SELECT id, fingerprint FROM job_key WHERE queue = t.queue AND key IN (t.key, t.shared)
+    AND expires_at > coalesce($4::float8, extract(epoch FROM clock_timestamp())::float8)
+    ORDER BY key = t.key DESC LIMIT 1) AS k
 
 -- name: free_keys
 DELETE FROM job_key WHERE (queue, key) IN (SELECT * FROM unnest($1::int[], $2::text[]))
@@ -402,15 +412,16 @@ WHERE l.seq = ANY ($1::bigint[]) AND l.lease = ANY ($2::bigint[])
 
 -- name: finish
 -- ASSIGNED or RUNNING -> DONE, by the lease; what is flagged for cancelling goes the long way.
--- $1 seq, $2 lease, $3 result, $4 ran_for, $5 now
+-- $1 seq, $2 lease, $3 result, $4 ran_for, $5 now, $6 the worker that must hold it
 WITH clock AS MATERIALIZED (
     SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), d AS (
     DELETE FROM job_live AS l
-    USING unnest($1::text::bigint[], $2::text::bigint[], $3::bytea[], $4::float8[])
-          WITH ORDINALITY AS t(seq, lease, result, ran_for, n), clock AS c
+    USING unnest($1::text::bigint[], $2::text::bigint[], $3::bytea[], $4::float8[],
+                 $6::text::int[])
+          WITH ORDINALITY AS t(seq, lease, result, ran_for, worker, n), clock AS c
     WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 IN (2, 3)
-      AND NOT l.cancel
+      AND NOT l.cancel AND (t.worker IS NULL OR l.worker + 0 = t.worker)
     RETURNING l.seq, l.id, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker,
               l.lease, l.run_at,
               CASE WHEN l.state = 2 THEN c.now - coalesce(t.ran_for, 0)
@@ -441,7 +452,8 @@ WITH clock AS MATERIALIZED (
 SELECT n, state, id, queue, worker, ran_for FROM d
 
 -- name: start
--- ASSIGNED -> RUNNING, by the lease. $1 seq, $2 lease, $3 ran_for, $4 watchdog grace, $5 now
+-- ASSIGNED -> RUNNING, by the lease. $1 seq, $2 lease, $3 ran_for, $4 watchdog grace, $5 now,
+-- $6 the worker that must hold it
 WITH clock AS MATERIALIZED (
     SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), u AS (
@@ -449,9 +461,10 @@ WITH clock AS MATERIALIZED (
     SET state = 3, reason = 3, version = l.version + 1, expires_at = NULL,
         started_at = c.now - coalesce(t.ran_for, 0), due = c.now + l.timeout + $4::float8,
         updated_at = c.now
-    FROM unnest($1::text::bigint[], $2::text::bigint[], $3::float8[])
-         WITH ORDINALITY AS t(seq, lease, ran_for, n), clock AS c
+    FROM unnest($1::text::bigint[], $2::text::bigint[], $3::float8[], $6::text::int[])
+         WITH ORDINALITY AS t(seq, lease, ran_for, worker, n), clock AS c
     WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
+      AND (t.worker IS NULL OR l.worker + 0 = t.worker)
     RETURNING t.n, l.seq, l.id, l.queue, l.version, l.attempt, l.worker, l.updated_at
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
@@ -956,21 +969,45 @@ SELECT id, name FROM n UNION SELECT id, name FROM worker_name WHERE name = ANY (
 SELECT id, name FROM worker_name WHERE id = ANY ($1::int[])
 
 -- name: register_worker
--- A reconnect of the same incarnation does not undo an operator's drain.
+-- A reconnect of the same incarnation does not undo an operator's drain. No row: another owner's was
+-- faster (core.job.owner_allows).
 INSERT INTO workers AS w (id, incarnation, hostname, pid, concurrency, queues, version, link,
-                          types, status, registered_at, last_seen)
-SELECT $1, $2, $3, $4, $5, $6, $7, $9, $10::text[], 'ONLINE', c.now, c.now
+                          types, owner, status, registered_at, last_seen)
+SELECT $1, $2, $3, $4, $5, $6, $7, $9, $10::text[], $11, 'ONLINE', c.now, c.now
 FROM (SELECT coalesce(to_timestamp($8::float8), clock_timestamp()) AS now) AS c
 ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = excluded.hostname,
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
     version = excluded.version, link = excluded.link, types = excluded.types,
-    registered_at = excluded.registered_at, last_seen = excluded.last_seen,
+    owner = excluded.owner, registered_at = excluded.registered_at, last_seen = excluded.last_seen,
     status = CASE WHEN w.incarnation = excluded.incarnation AND w.status <> 'OFFLINE'
                   THEN w.status ELSE 'ONLINE' END
+WHERE excluded.owner IN ('', E'\tin process') OR w.owner IN ('', excluded.owner)
+   OR w.status = 'OFFLINE'
+RETURNING id
+
+-- name: registering
+-- One registration of an owner ($1) at a time, so that they can be counted.
+SELECT pg_advisory_xact_lock(hashtextextended($1, 1784769123))
+
+-- name: count_owned
+SELECT count(*) FROM workers WHERE owner = $1 AND id <> $2
+
+-- name: forget_offline
+-- Of an owner, but for one.
+DELETE FROM workers AS w WHERE w.owner = $1 AND w.id <> $2 AND w.status = 'OFFLINE' AND NOT EXISTS (
+    SELECT FROM job_live AS l
+    WHERE l.worker = (SELECT n.id FROM worker_name AS n WHERE n.name = w.id))
+RETURNING w.id
 
 -- name: beat
+-- By its owner ($4); by anybody if it has none; by who has the store open, or where nobody has to say
+-- who they are (core.job.owner_allows).
 UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestamp())
-WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' RETURNING status
+WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' AND ($4 IN ('', E'\tin process') OR owner IN ('', $4))
+RETURNING status
+
+-- name: owner
+SELECT owner FROM workers WHERE id = $1
 
 -- name: held
 SELECT l.seq, l.lease, w.name, l.state, l.cancel
@@ -1018,7 +1055,7 @@ RETURNING id
 
 -- name: workers
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
-       w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+       w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0)
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (SELECT worker, count(*) FROM job_live WHERE worker IS NOT NULL GROUP BY worker) AS h
@@ -1028,7 +1065,7 @@ ORDER BY w.id
 -- name: workers_from
 -- As "workers", counting what they hold from $2 on.
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
-       w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+       w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0)
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (
@@ -1043,7 +1080,9 @@ AND last_seen < coalesce(to_timestamp($1::float8), clock_timestamp()) - make_int
 RETURNING id
 
 -- name: retire_worker
-DELETE FROM workers AS w WHERE w.id = $1 AND w.incarnation = $2 AND NOT EXISTS (
+-- By its owner ($3), as "beat".
+DELETE FROM workers AS w WHERE w.id = $1 AND w.incarnation = $2
+AND ($3 IN ('', E'\tin process') OR w.owner IN ('', $3)) AND NOT EXISTS (
     SELECT FROM job_live WHERE worker = (SELECT id FROM worker_name WHERE name = $1))
 RETURNING w.id
 

@@ -165,7 +165,7 @@ class _Batch:
         labels = json.dumps(dict(job.labels)) if job.labels else None
         return (
             job.seq, job.id, job.created_at, job.ttl, job.timeout, rebuilt.run_at,
-            self.queues[job.queue], job.max_retries, job.priority, job.type, job.key, labels,
+            self.queues[job.queue], job.max_retries, job.priority, job.type, job.stored_key, labels,
             job.payload,
         )  # fmt: skip
 

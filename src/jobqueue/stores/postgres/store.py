@@ -370,9 +370,11 @@ class PostgresStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        *,
+        owner: str = "",
     ) -> Pulse:
         """See ``Store.pulse``."""
-        return self._workers.pulse(worker_id, incarnation, leases, begun, progress)
+        return self._workers.pulse(worker_id, incarnation, leases, begun, progress, owner)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""
@@ -390,9 +392,9 @@ class PostgresStore:
         """See ``Store.retire_silent``."""
         return await self._workers.retire_silent(silent_for, term)
 
-    async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
+    async def retire_worker(self, worker_id: str, incarnation: int, *, owner: str = "") -> bool:
         """See ``Store.retire_worker``."""
-        return await self._workers.retire(worker_id, incarnation)
+        return await self._workers.retire(worker_id, incarnation, owner)
 
     async def forget_worker(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""

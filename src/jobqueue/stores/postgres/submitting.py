@@ -263,14 +263,15 @@ class Submitting:
         fresh: list[int] = []
         repeats: list[int] = []
         for n in known:
-            owner = owners.get((homes[jobs[n].spec.queue][0], jobs[n].spec.key or ""))
+            spec = jobs[n].spec
+            owner = owners.get((homes[spec.queue][0], spec.stored_key or ""))
             (fresh if owner is None or owner[0] == jobs[n].id else repeats).append(n)
         admitted = await self._admit(db, fresh, homes)
         places_found = set(admitted)
         refused = {jobs[n].id: self._draft[n] for n in fresh if n not in places_found}
         for n in repeats:
             spec = jobs[n].spec
-            original, fingerprint = owners[homes[spec.queue][0], spec.key or ""]
+            original, fingerprint = owners[homes[spec.queue][0], spec.stored_key or ""]
             if original in refused:  # the first under this key, in this very batch
                 self._draft[n] = refused[original]
             elif fingerprint == spec.fingerprint():
@@ -284,7 +285,7 @@ class Submitting:
             self._now,
             [homes[jobs[n].spec.queue][0] for n in admitted],
             *self._columns(admitted),
-            [jobs[n].spec.key for n in admitted],
+            [jobs[n].spec.stored_key for n in admitted],
             jobs[admitted[0]].spec.type,
             _kind([jobs[n].spec for n in admitted]),
         )
@@ -298,11 +299,14 @@ class Submitting:
     ) -> dict[tuple[int, str], tuple[str, bytes]]:
         """Take the keys that are free; returns whose each key is, and its fingerprint."""
         owners: dict[tuple[int, str], tuple[str, bytes]] = {}
+        shared: dict[tuple[int, str], str | None] = {}
         for n in places:
             job = self._jobs[n]
-            if job.spec.key is not None:  # equal keys of one batch belong to the first
-                key = homes[job.spec.queue][0], job.spec.key
+            stored = job.spec.stored_key
+            if stored is not None:  # equal keys of one batch belong to the first
+                key = homes[job.spec.queue][0], stored
                 owners.setdefault(key, (job.id, job.spec.fingerprint()))
+                shared[key] = job.spec.shared_key
         wanted = dict(owners)
         while wanted:
             rows = await db.fetch(
@@ -313,6 +317,7 @@ class Submitting:
                 [fingerprint for _, fingerprint in wanted.values()],
                 self._rules.key_ttl,
                 self._now,
+                [shared[key] for key in wanted],
             )
             for queue, key in rows:
                 del wanted[queue, key]
@@ -321,7 +326,11 @@ class Submitting:
             # In a new snapshot: the one who holds the key may have committed a moment ago. What is
             # neither taken nor there was freed in between, and is tried again.
             rows = await db.fetch(
-                SQL["read_keys"], [queue for queue, _ in wanted], [key for _, key in wanted]
+                SQL["read_keys"],
+                [queue for queue, _ in wanted],
+                [key for _, key in wanted],
+                [shared[key] for key in wanted],
+                self._now,
             )
             for queue, key, original, fingerprint in rows:
                 owners[queue, key] = str(original), fingerprint
@@ -343,8 +352,9 @@ class Submitting:
                 self._draft[n] = SubmitResult.refused(
                     QueueFull(f"queue {spec.queue!r} is full ({capacity} jobs are waiting)")
                 )
-                if spec.key is not None:
-                    freed.append((queue, spec.key))
+                stored = spec.stored_key
+                if stored is not None:
+                    freed.append((queue, stored))
                 continue
             if left is not None:
                 places_left[spec.queue] = left - 1

@@ -6,7 +6,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jobqueue.core.job import Held, Pulse, Worker, WorkerInfo, WorkerStatus
+from jobqueue.core.errors import not_your_worker, too_many_workers
+from jobqueue.core.job import (
+    Held,
+    Pulse,
+    Worker,
+    WorkerInfo,
+    WorkerStatus,
+    is_limited,
+    owner_allows,
+)
 from jobqueue.core.lifecycle import State
 from jobqueue.core.progress import Progress
 from jobqueue.core.store import Change, Rules, Term
@@ -46,25 +55,48 @@ class Workers:
         """See ``Store.register_worker``."""
         now = self._database.now()
         types = None if info.types is None else sorted(_sayable(info.types))
-        await self._names.number([info.id])
+        limited = self._rules.workers_per_owner and is_limited(info.owner)
 
         async def work(db: Any) -> list[Held]:
             async with db.transaction():
-                before = await db.fetchval(
-                    "SELECT incarnation FROM workers WHERE id = $1 FOR UPDATE", info.id
-                )
-                await db.execute(
+                if limited:
+                    await db.execute(SQL["registering"], info.owner)
+                incarnation, owner, status = await db.fetchrow(
+                    "SELECT incarnation, owner, status FROM workers WHERE id = $1 FOR UPDATE",
+                    info.id,
+                ) or (None, "", "")
+                allowed = owner_allows(owner, info.owner)
+                if not allowed and status != WorkerStatus.OFFLINE:
+                    raise not_your_worker(info.id)
+                if limited:
+                    await self._make_room(db, info)
+                registered = await db.fetchval(
                     SQL["register_worker"],
                     info.id, info.incarnation, info.hostname, info.pid, info.concurrency,
-                    list(info.queues), info.version, now, info.link, types,
+                    list(info.queues), info.version, now, info.link, types, info.owner,
                 )  # fmt: skip
-                if before is None or before == info.incarnation:
+                if registered is None:
+                    raise not_your_worker(info.id)
+                if incarnation is None or (allowed and incarnation == info.incarnation):
                     return []
                 return await reads.held(db, info.id)
 
         held = await self._database.writing.write("register_worker", work, again=work)
+        await self._names.number([info.id])  # claims and reports know it without asking
         self._speaker.say(Change.CONTROL)
         return held
+
+    async def _make_room(self, db: Any, info: WorkerInfo) -> None:
+        most = self._rules.workers_per_owner
+        if await db.fetchval(SQL["count_owned"], info.owner, info.id) < most:
+            return
+        if not await db.fetch(SQL["forget_offline"], info.owner, info.id):
+            raise too_many_workers(info.owner, most)
+
+    async def _check_owner(self, db: Any, worker_id: str, owner: str) -> None:
+        """After a call that changed nothing: was it another caller's worker?"""
+        if owner and not owner_allows(await db.fetchval(SQL["owner"], worker_id) or "", owner):
+            raise not_your_worker(worker_id)
 
     def pulse(
         self,
@@ -73,13 +105,15 @@ class Workers:
         leases: Sequence[int],
         begun: Sequence[int],
         progress: Mapping[int, Progress],
+        owner: str,
     ) -> Pulse:
         """See ``Store.pulse``."""
         now = self._database.now()
 
         async def work(db: Any) -> Pulse:
-            status = await db.fetchval(SQL["beat"], worker_id, incarnation, now)
+            status = await db.fetchval(SQL["beat"], worker_id, incarnation, now, owner)
             if status is None:
+                await self._check_owner(db, worker_id, owner)
                 return Pulse(False)
             standing = await self._standing(db, worker_id, leases)
             late = [
@@ -180,11 +214,14 @@ class Workers:
             self._speaker.say(Change.CONTROL)
         return retired
 
-    async def retire(self, worker_id: str, incarnation: int) -> bool:
+    async def retire(self, worker_id: str, incarnation: int, owner: str) -> bool:
         """See ``Store.retire_worker``."""
 
         async def work(db: Any) -> bool:
-            return await db.fetchval(SQL["retire_worker"], worker_id, incarnation) is not None
+            if await db.fetchval(SQL["retire_worker"], worker_id, incarnation, owner) is not None:
+                return True
+            await self._check_owner(db, worker_id, owner)
+            return False
 
         done = await self._database.writing.write(
             "retire_worker", work, again=_or_gone(work, worker_id)

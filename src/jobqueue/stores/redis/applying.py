@@ -312,10 +312,11 @@ def _plain(asked: Transition) -> bool:
 
 def _item(asked: Transition) -> tuple[Any, ...]:
     name = _PLAIN[asked.move]
+    fence = asked.seq, str(asked.lease), asked.worker_id
     if asked.move is Move.START:
-        return name, asked.seq, str(asked.lease), asked.ran_for
+        return name, *fence, asked.ran_for
     result = None if asked.result is None else opaque(asked.result)
-    return name, asked.seq, str(asked.lease), asked.ran_for, result, asked.error
+    return name, *fence, asked.ran_for, result, asked.error
 
 
 def _made(asked: Transition, row: Sequence[Any]) -> Outcome:

@@ -15,6 +15,7 @@ from jobqueue.stores.redis.runner import Runner
 
 MOST_SLOTS = 500  # of one script
 _SORTED_AT_ONCE = 1_000
+_FEW = 4  # types
 
 
 def claims_of(claims: Sequence[Claim]) -> list[tuple[Any, ...]]:
@@ -24,10 +25,17 @@ def claims_of(claims: Sequence[Claim]) -> list[tuple[Any, ...]]:
             None if ALL_QUEUES in claim.queues else list(claim.queues),
             list(claim.without),
             [(worker, str(new_lease())) for worker in claim.slots],
-            None if claim.types is None else list(claim.types),
+            _types_of(claim),
         )
         for claim in claims
     ]
+
+
+def _types_of(claim: Claim) -> list[str] | dict[str, bool] | None:
+    """Few types are asked for one by one; of many it is asked whether what is there is of them."""
+    if claim.types is None:
+        return None
+    return list(claim.types) if len(claim.types) <= _FEW else dict.fromkeys(claim.types, True)
 
 
 def seed() -> int:

@@ -26,6 +26,7 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
+from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
 from jobqueue.stores.rows import read_weights
@@ -89,6 +90,7 @@ def labels(value: Value) -> Mapping[str, str]:
 def job(found: Fields) -> Job:
     """A job from its document."""
     get = found.get
+    key, owner = read_key(text(get(b"idempotency_key")))
     return Job(
         id=found[b"job_id"].decode(),
         seq=int(found[b"seq"]),
@@ -107,7 +109,8 @@ def job(found: Fields) -> Job:
         expires_at=number(get(b"expires_at")),
         ttl=number(get(b"ttl")),
         timeout=number(get(b"timeout")),
-        key=text(get(b"idempotency_key")),
+        key=key,
+        key_owner=owner,
         labels=labels(get(b"labels")),
         worker_id=text(get(b"assigned_worker")),
         cancel_requested=b"cancel_requested" in found,
@@ -229,6 +232,7 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         fallback=found.get(b"fallback") == b"1",
         types=None if types is None else frozenset(types),
         link=int(found[b"link"]),
+        owner=found.get(b"owner", b"").decode(),
     )
     return Worker(
         info=info,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.decide import Live
+from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import State
 from jobqueue.core.stream import (
     AssignmentRepeated,
@@ -88,6 +89,7 @@ def _created(at: float, run_at: float | None, parts: Sequence[Any]) -> Created:
     (seq, kind, payload, priority, max_retries, created_at, ttl, timeout, labels, key,
      key_expires_at) = parts  # fmt: skip
     life = number(ttl)
+    key, owner = read_key(text(key))
     return Created(
         seq=int(seq),
         type=kind.decode(),
@@ -99,7 +101,8 @@ def _created(at: float, run_at: float | None, parts: Sequence[Any]) -> Created:
         timeout=number(timeout),
         run_at=None if run_at is None else float(run_at),
         expires_at=None if life is None else at + life,
-        key=text(key),
+        key=key,
+        key_owner=owner,
         key_expires_at=number(key_expires_at),
         labels=documents.labels(labels),
     )

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from jobqueue.core.errors import Unavailable
+from jobqueue.core.errors import Unavailable, not_your_worker
 from jobqueue.core.job import Pulse, WorkerStatus
 from jobqueue.core.observer import Observer
 from jobqueue.core.progress import Progress
@@ -49,15 +49,18 @@ class Pulses:
         begun: Sequence[int],
         progress: Mapping[int, Progress],
         overrun: int | None,
+        owner: str,
     ) -> Pulse:
         """See ``DispatchStore.pulse``."""
         began = time.perf_counter()
         try:
-            said = self._ask(worker_id, incarnation, begun, progress, overrun)
+            said = self._ask(worker_id, incarnation, begun, progress, overrun, owner)
         finally:
             self._observer.queried("pulse", time.perf_counter() - began)
         if said is None:
             return Pulse(False)
+        if said == [b"denied"]:
+            raise not_your_worker(worker_id)
         status, rows = said
         answer = Pulse(True, WorkerStatus(status.decode()))
         standing = {one.lease: one for one in map(documents.held, rows)}
@@ -77,6 +80,7 @@ class Pulses:
         begun: Sequence[int],
         progress: Mapping[int, Progress],
         overrun: int | None,
+        owner: str,
     ) -> Any:
         if not self._runner.opened:
             raise Unavailable(f"{self._runner.location}: the store is not open")
@@ -90,6 +94,7 @@ class Pulses:
                 str(lease): ("" if said.value is None else repr(said.value), said.text)
                 for lease, said in progress.items()
             },
+            owner,
         )
         found, *rest = self._runner.arguments("pulse", asked, "", 0)
         try:

@@ -169,7 +169,7 @@ def _fields(rebuilt: Rebuilt, lease: str | None) -> list[Any]:
         "timeout": job.timeout,
         "expires_at": job.expires_at,
         "run_at": job.run_at,
-        "idempotency_key": job.key,
+        "idempotency_key": job.stored_key,
         "assigned_worker": job.worker_id,
         "lease": lease,
         "cancel_requested": "1" if job.cancel_requested else None,

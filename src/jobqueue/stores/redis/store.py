@@ -109,7 +109,7 @@ class RedisStore:
         self._applying = Applying(runner, rules, self._hear)
         self._reads = Reads(runner)
         self._queues = Queues(runner)
-        self._workers = Workers(runner, partitions)
+        self._workers = Workers(runner, rules, partitions)
         self._leadership = Leadership(runner)
         self._streaming = Streaming(runner)
         self._pulses = Pulses(url, runner, rules, observer)
@@ -395,10 +395,11 @@ class RedisStore:
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
         *,
+        owner: str = "",
         overrun: int | None = None,
     ) -> Pulse:
         """See ``DispatchStore.pulse``."""
-        return self._pulses.pulse(worker_id, incarnation, leases, begun, progress, overrun)
+        return self._pulses.pulse(worker_id, incarnation, leases, begun, progress, overrun, owner)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""
@@ -418,9 +419,9 @@ class RedisStore:
         """See ``Store.retire_silent``."""
         return await self._workers.retire_silent(silent_for, term)
 
-    async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
+    async def retire_worker(self, worker_id: str, incarnation: int, *, owner: str = "") -> bool:
         """See ``Store.retire_worker``."""
-        return await self._workers.retire(worker_id, incarnation)
+        return await self._workers.retire(worker_id, incarnation, owner)
 
     async def forget_worker(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""

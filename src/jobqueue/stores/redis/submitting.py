@@ -78,8 +78,9 @@ def _packed(job: NewJob) -> tuple[Any, ...]:
         spec.timeout,
         spec.run_at,
         spec.delay,
-        spec.key,
+        spec.stored_key,
         None if spec.key is None else spec.fingerprint().hex(),
+        spec.shared_key,
     )
 
 

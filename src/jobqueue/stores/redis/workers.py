@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from jobqueue.core.job import Held, Worker, WorkerInfo, WorkerStatus
-from jobqueue.core.store import Term, TermEnded
+from jobqueue.core.errors import not_your_worker, too_many_workers
+from jobqueue.core.job import Held, Worker, WorkerInfo, WorkerStatus, is_limited
+from jobqueue.core.store import Rules, Term, TermEnded
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.leadership import term_of
 from jobqueue.stores.redis.runner import Runner
@@ -15,8 +16,9 @@ from jobqueue.stores.redis.runner import Runner
 class Workers:
     """The calls about workers, but for the heartbeat."""
 
-    def __init__(self, runner: Runner, partitions: int) -> None:
+    def __init__(self, runner: Runner, rules: Rules, partitions: int) -> None:
         self._runner = runner
+        self._rules = rules
         self._partitions = partitions
 
     async def register(self, info: WorkerInfo) -> list[Held]:
@@ -26,11 +28,18 @@ class Workers:
             "queues", json.dumps(list(info.queues)), "version", info.version,
             "link", str(info.link), "fallback", int(info.fallback), "overrun", 0,
             "types", json.dumps(None if info.types is None else sorted(info.types)),
+            "owner", info.owner,
         ]  # fmt: skip
-        rows = await self._runner.write(
-            "register_worker", (info.id, str(info.incarnation), said, self._partitions)
+        most = self._rules.workers_per_owner if is_limited(info.owner) else 0
+        answer, *rows = await self._runner.write(
+            "register_worker",
+            (info.id, str(info.incarnation), said, self._partitions, info.owner, most),
         )
-        return [documents.held(row) for row in rows]
+        if answer == b"denied":
+            raise not_your_worker(info.id)
+        if answer == b"full":
+            raise too_many_workers(info.owner, most)
+        return [documents.held(row) for row in rows[0]]
 
     async def partition_of(self, worker_id: str, incarnation: int) -> int | None:
         """See ``RedisStore.partition_of``."""
@@ -66,11 +75,13 @@ class Workers:
             raise TermEnded
         return [worker.decode() for worker in said[0]]
 
-    async def retire(self, worker_id: str, incarnation: int) -> bool:
+    async def retire(self, worker_id: str, incarnation: int, owner: str) -> bool:
         """See ``Store.retire_worker``."""
-        said = await self._runner.write("remove_worker", (worker_id, str(incarnation)))
+        said = await self._runner.write("remove_worker", (worker_id, str(incarnation), owner))
+        if said == [b"denied"]:
+            raise not_your_worker(worker_id)
         return said is not None
 
     async def forget(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""
-        return await self._runner.write("remove_worker", (worker_id, None)) is not None
+        return await self._runner.write("remove_worker", (worker_id, None, "")) is not None

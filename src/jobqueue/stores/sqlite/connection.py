@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
 
 APPLICATION_ID = 0x4A517631  # "JQv1", so that a foreign file is told apart
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 # UPDATE … FROM and RETURNING came with these; the json functions with 3.38.
 OLDEST_SQLITE = (3, 38, 0)
 BUSY_TIMEOUT = 5.0
@@ -26,6 +27,8 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """Open a connection as every part of this store uses it."""
     if not read_only and path.is_file() and not os.access(path, os.W_OK):
         raise Unavailable(f"cannot open {path}: this user may not write the file")
+    if not read_only:
+        _create_private(path)
     try:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}",
@@ -39,6 +42,16 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise Unavailable(f"cannot open {path}: {_why(path, error)}") from error
     return connection
+
+
+def _create_private(path: Path) -> None:
+    """Make a file that is not there yet, for its owner only; SQLite makes those beside it alike.
+
+    Without opening it: to close it again would end the locks of this process's other connections.
+    What goes wrong here goes wrong in SQLite, too, and is told there.
+    """
+    with contextlib.suppress(OSError):
+        os.mknod(path.resolve(), 0o600)
 
 
 def _why(path: Path, error: sqlite3.Error) -> str:

@@ -343,14 +343,26 @@ WHERE id = ?2 AND (?1 IN ('STOPPING', 'OFFLINE') OR status IN ('ONLINE', 'DRAINI
 -- name: register_worker
 -- A reconnect of the same incarnation does not undo an operator's drain.
 INSERT INTO worker (id, incarnation, hostname, pid, concurrency, queues, version, link, types,
-                    status, registered_at, last_seen)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'ONLINE', ?, ?)
+                    owner, status, registered_at, last_seen)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'ONLINE', ?, ?)
 ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = excluded.hostname,
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
     version = excluded.version, link = excluded.link, types = excluded.types,
-    registered_at = excluded.registered_at, last_seen = excluded.last_seen,
+    owner = excluded.owner, registered_at = excluded.registered_at, last_seen = excluded.last_seen,
     status = CASE WHEN worker.incarnation = excluded.incarnation AND worker.status <> 'OFFLINE'
                   THEN worker.status ELSE 'ONLINE' END
+
+-- name: registration
+SELECT incarnation, owner, status FROM worker WHERE id = ?
+
+-- name: forget_offline
+-- Of an owner, but for one.
+DELETE FROM worker AS w WHERE w.owner = ?1 AND w.owner <> '' AND w.id <> ?2 AND w.status = 'OFFLINE'
+AND NOT EXISTS (
+    SELECT 1 FROM live INDEXED BY live_held WHERE state IN (2, 3) AND worker = w.id)
+
+-- name: count_owned
+SELECT count(*) FROM worker WHERE owner = ?1 AND owner <> '' AND id <> ?2
 
 -- name: held
 SELECT seq, lease, worker, state, cancel FROM live INDEXED BY live_held
@@ -358,7 +370,7 @@ WHERE state IN (2, 3) AND (?1 IS NULL OR worker = ?1)
 
 -- name: workers
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link,
-       w.types, w.status, w.registered_at, w.last_seen,
+       w.types, w.owner, w.status, w.registered_at, w.last_seen,
        (SELECT count(*) FROM live INDEXED BY live_held WHERE state IN (2, 3) AND worker = w.id)
 FROM worker AS w ORDER BY w.id
 

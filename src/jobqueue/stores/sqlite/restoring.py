@@ -108,7 +108,7 @@ def _record(rebuilt: Rebuilt, queue: int) -> Row:
     labels = json.dumps(dict(job.labels)) if job.labels else None
     head = (
         job.seq, id_to_bytes(job.id), queue, job.type, job.payload, labels, job.priority,
-        job.max_retries, job.ttl, job.timeout, job.key, job.created_at,
+        job.max_retries, job.ttl, job.timeout, job.stored_key, job.created_at,
     )  # fmt: skip
     if job.state not in TERMINAL:
         return (*head, *(None,) * 12)

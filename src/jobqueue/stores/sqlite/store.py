@@ -19,7 +19,13 @@ from typing import Any, TypeVar
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import overdue
-from jobqueue.core.errors import Conflict, Unavailable
+from jobqueue.core.errors import (
+    Conflict,
+    JobQueueError,
+    Unavailable,
+    not_your_worker,
+    too_many_workers,
+)
 from jobqueue.core.ids import id_to_bytes
 from jobqueue.core.job import (
     Assignment,
@@ -37,6 +43,8 @@ from jobqueue.core.job import (
     Worker,
     WorkerInfo,
     WorkerStatus,
+    is_limited,
+    owner_allows,
 )
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
@@ -331,7 +339,7 @@ class SqliteStore:
                     "SELECT queue FROM rec WHERE id = ?", (id_to_bytes(job_id),)
                 ).fetchone()[0]
                 db.execute("DELETE FROM idempotency WHERE queue = ? AND key = ? AND seq = ?",
-                           (queue, job.key, job.seq))  # fmt: skip
+                           (queue, job.stored_key, job.seq))  # fmt: skip
                 self._remove(db, [(job.seq, queue)], job.state, key_freed=True)
             return job.state
 
@@ -513,21 +521,39 @@ class SqliteStore:
     async def register_worker(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
 
-        def work(db: sqlite3.Connection) -> list[Held]:
+        def work(db: sqlite3.Connection) -> list[Held] | JobQueueError:
             now = self._clock.now()
             types = None if info.types is None else json.dumps(sorted(info.types))
-            known = db.execute("SELECT incarnation FROM worker WHERE id = ?", (info.id,)).fetchone()
+            incarnation, owner, status = db.execute(SQL["registration"], (info.id,)).fetchone() or (
+                None,
+                "",
+                "",
+            )
+            allowed = owner_allows(owner, info.owner)
+            if not allowed and status != WorkerStatus.OFFLINE:
+                return not_your_worker(info.id)
+            if not self._has_room(db, info):
+                return too_many_workers(info.owner, self._rules.workers_per_owner)
             db.execute(
                 SQL["register_worker"],
                 (info.id, info.incarnation, info.hostname, info.pid, info.concurrency,
-                 json.dumps(info.queues), info.version, info.link, types, now, now),
+                 json.dumps(info.queues), info.version, info.link, types, info.owner, now, now),
             )  # fmt: skip
             leadership.tell(db)
-            if known is None or known[0] == info.incarnation:
+            if incarnation is None or (allowed and incarnation == info.incarnation):
                 return []
             return reads.held(db, info.id)
 
-        return await self._write("register_worker", work)
+        return _or_raise(await self._write("register_worker", work))
+
+    def _has_room(self, db: sqlite3.Connection, info: WorkerInfo) -> bool:
+        most = self._rules.workers_per_owner
+        if not most or not is_limited(info.owner):
+            return True
+        whose = (info.owner, info.id)
+        if db.execute(SQL["count_owned"], whose).fetchone()[0] < most:
+            return True
+        return bool(db.execute(SQL["forget_offline"], whose).rowcount)
 
     def pulse(
         self,
@@ -536,20 +562,21 @@ class SqliteStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        *,
+        owner: str = "",
     ) -> Pulse:
         """See ``Store.pulse``."""
 
-        def work(db: sqlite3.Connection) -> Pulse:
+        def work(db: sqlite3.Connection) -> Pulse | JobQueueError:
             now = self._clock.now()
-            row = db.execute(
-                "UPDATE worker SET last_seen = ? WHERE id = ? AND incarnation = ?"
-                " AND status <> 'OFFLINE' RETURNING status",
-                (now, worker_id, incarnation),
-            ).fetchall()
-            if not row:
+            known = db.execute(SQL["registration"], (worker_id,)).fetchone()
+            if known is not None and not owner_allows(known[1], owner):
+                return not_your_worker(worker_id)
+            if known is None or known[0] != incarnation or known[2] == WorkerStatus.OFFLINE:
                 return Pulse(False)
+            db.execute("UPDATE worker SET last_seen = ? WHERE id = ?", (now, worker_id))
             standing = {one.lease: one for one in reads.held(db, worker_id)}
-            answer = Pulse(True, WorkerStatus(row[0][0]))
+            answer = Pulse(True, WorkerStatus(known[2]))
             late = [
                 (now + self._rules.assignment_timeout, one.seq, one.lease)
                 for lease in begun
@@ -568,7 +595,7 @@ class SqliteStore:
             return answer
 
         try:
-            return self._open_writer().post("pulse", work).result(_PULSE_TIMEOUT)
+            return _or_raise(self._open_writer().post("pulse", work).result(_PULSE_TIMEOUT))
         except concurrent.futures.TimeoutError:
             raise Unavailable(
                 f"the SQLite store took no heartbeat within {_PULSE_TIMEOUT:g} s"
@@ -635,17 +662,20 @@ class SqliteStore:
             raise TermEnded
         return retired
 
-    async def retire_worker(self, worker_id: str, incarnation: int) -> bool:
+    async def retire_worker(self, worker_id: str, incarnation: int, *, owner: str = "") -> bool:
         """See ``Store.retire_worker``."""
 
-        def work(db: sqlite3.Connection) -> bool:
+        def work(db: sqlite3.Connection) -> bool | JobQueueError:
+            known = db.execute(SQL["registration"], (worker_id,)).fetchone()
+            if known is not None and not owner_allows(known[1], owner):
+                return not_your_worker(worker_id)
             if reads.held(db, worker_id):
                 return False
             sql = "DELETE FROM worker WHERE id = ? AND incarnation = ?"
             leadership.tell(db)
             return db.execute(sql, (worker_id, incarnation)).rowcount == 1
 
-        return await self._write("retire_worker", work)
+        return _or_raise(await self._write("retire_worker", work))
 
     async def forget_worker(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""
@@ -653,3 +683,10 @@ class SqliteStore:
         return await self._write(
             "forget_worker", lambda db: db.execute(sql, (worker_id,)).rowcount == 1
         )
+
+
+def _or_raise(answer: T | JobQueueError) -> T:
+    """A refusal is raised outside of the transaction, which it shares with other callers."""
+    if isinstance(answer, JobQueueError):
+        raise answer
+    return answer

@@ -100,10 +100,13 @@ def submit(
             results.append(SubmitResult.refused(no_such_queue(spec.queue)))
             continue
         raw_id = id_to_bytes(job.id)
-        fingerprint = b""
+        fingerprint, stored = b"", None
         if spec.key is not None:
             fingerprint = spec.fingerprint()
-            found = connection.execute(SQL["find_key"], (queue.id, spec.key, now)).fetchone()
+            stored, shared = spec.stored_key, spec.shared_key
+            found = connection.execute(SQL["find_key"], (queue.id, stored, now)).fetchone()
+            if found is None and shared is not None:
+                found = connection.execute(SQL["find_key"], (queue.id, shared, now)).fetchone()
             if found is not None:
                 original = id_from_bytes(found[0])
                 results.append(
@@ -133,7 +136,7 @@ def submit(
         labels = json.dumps(dict(spec.labels)) if spec.labels else None
         records.append(
             (seq, raw_id, queue.id, spec.type, spec.payload, labels, spec.priority, max_retries,
-             ttl, timeout, spec.key, now)
+             ttl, timeout, stored, now)
         )  # fmt: skip
         live.append(
             (seq, queue.id, spec.type, MAX_PRIORITY - spec.priority, ready, 1, 1, 0, 0, max_retries,
@@ -142,9 +145,7 @@ def submit(
         events.append((seq, 1, None, 1, _SUBMITTED, now, 0, None, None, None, run_at))
         if spec.key is not None:
             expiry = now + rules.key_ttl
-            connection.execute(
-                SQL["put_key"], (queue.id, spec.key, seq, raw_id, fingerprint, expiry)
-            )
+            connection.execute(SQL["put_key"], (queue.id, stored, seq, raw_id, fingerprint, expiry))
         results.append(SubmitResult.accepted(job.id))
     if records:
         write_rows(connection, "insert_records", records)

@@ -58,7 +58,11 @@ log4j.appender.out.layout.ConversionPattern = %d{ISO8601} %-5p %c{1}: %m%n%throw
 # The broker writes no pid file.
 _NOTE_PID = 'echo $$ > kafka.pid && exec "$@"'
 
-_METADATA, _METADATA_VERSION = 3, 1
+_USER = "jobqueue"
+# Requests of its protocol, each with its version.
+_METADATA = (3, 1)
+_SASL_HANDSHAKE = (17, 1)
+_SASL_AUTHENTICATE = (36, 0)
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -98,6 +102,8 @@ def why_not_found() -> str:
 class PrivateKafka(PrivateServer):
     """Nobody outside this machine can connect. Topics have to be created, with their settings.
 
+    `login=False` lets everybody on it in: for tests, which keep nothing of worth there.
+
     What it acknowledged survives its end by whatever signal, not that of the machine: like every
     Kafka it leaves writing to the disk to the system, and here there is no second copy.
     """
@@ -106,6 +112,27 @@ class PrivateKafka(PrivateServer):
     users = ("kafka", "nobody")
     orderly: ClassVar[Ending] = [(signal.SIGTERM, 30.0), *KILL]
     abrupt: ClassVar[Ending] = KILL
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        port: int | None = None,
+        login: bool = True,
+    ) -> None:
+        super().__init__(folder, settings, port=port)
+        self._login = login
+
+    @property
+    def login(self) -> dict[str, str]:
+        """What a client is told beside `bootstrap.servers`."""
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": _USER,
+            "sasl.password": self.password,
+        }
 
     @property
     def bootstrap(self) -> str:
@@ -142,7 +169,11 @@ class PrivateKafka(PrivateServer):
         return ["/bin/sh", "-c", _NOTE_PID, "sh", *self._java("kafka.Kafka", str(self.conf))]
 
     def _configuration(self, port: int) -> str:
-        return _properties(port, self._choose_controller_port(port), self.settings)
+        login = _asking_for(self.password) if self._login else {}
+        return _properties(port, self._choose_controller_port(port), {**login, **self.settings})
+
+    def _takes_password(self) -> bool:
+        return self._login
 
     def _choose_controller_port(self, port: int) -> int:
         noted = self._noted_controller_port()
@@ -166,9 +197,9 @@ class PrivateKafka(PrivateServer):
 
     def _fill(self) -> None:
         """Format it, as Kafka calls that: without listening, so the ports are anybody's."""
-        self._note(self.folder / "logging.properties", _LOGGING)
+        self._note_for_server(self.folder / "logging.properties", _LOGGING)
         formatting = self.folder / "conf.format"
-        self._note(formatting, _properties(1, 2, {}))
+        self._note_for_server(formatting, _properties(1, 2, {}))
         self._fill_by(
             self._java(
                 "kafka.tools.StorageTool",
@@ -186,18 +217,51 @@ class PrivateKafka(PrivateServer):
 
     def _answers(self, port: int) -> bool:
         """Whether it lists itself among the brokers: it listens before it serves."""
-        # api, version, correlation, no client id, of no topics
-        request = struct.pack(">hhihi", _METADATA, _METADATA_VERSION, 0, -1, 0)
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-                connection.sendall(struct.pack(">i", len(request)) + request)
-                answer = connection.recv(12, socket.MSG_WAITALL)
-        except OSError:
+                if self._login:
+                    _log_in(connection, self.password)
+                answer = _ask(connection, _METADATA, struct.pack(">i", 0))  # of no topics
+            (brokers,) = struct.unpack(">i", answer[:4])
+        except (OSError, struct.error):
             return False
-        if len(answer) < 12:
-            return False
-        _, _, brokers = struct.unpack(">iii", answer)  # length, correlation, brokers
         return bool(brokers)
+
+
+def _ask(connection: socket.socket, what: tuple[int, int], body: bytes) -> bytes:
+    """One request; the answer without its head."""
+    request = struct.pack(">hhih", *what, 0, -1) + body  # api, version, correlation, no client id
+    connection.sendall(struct.pack(">i", len(request)) + request)
+    (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+    return connection.recv(min(size, 65536), socket.MSG_WAITALL)[4:]
+
+
+def _log_in(connection: socket.socket, password: str) -> None:
+    proof = f"\0{_USER}\0{password}".encode()
+    steps = (
+        (_SASL_HANDSHAKE, struct.pack(">h", 5) + b"PLAIN"),
+        (_SASL_AUTHENTICATE, struct.pack(">i", len(proof)) + proof),
+    )
+    for what, body in steps:
+        (error,) = struct.unpack(">h", _ask(connection, what, body)[:2])
+        if error:
+            raise OSError(f"it refuses the password (error {error})")
+
+
+def _asking_for(password: str) -> dict[str, str]:
+    """Both listeners: whoever reaches the controller can change everything, too."""
+    known = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        f' username="{_USER}" password="{password}" user_{_USER}="{password}";'
+    )
+    return {
+        "listener.security.protocol.map": "BROKER:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.broker.plain.sasl.jaas.config": known,
+        "listener.name.controller.plain.sasl.jaas.config": known,
+    }
 
 
 def _properties(port: int, controller: int, settings: Mapping[str, str]) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import os
 import re
+import secrets
 import shutil
 import signal
 from pathlib import Path
@@ -15,6 +19,8 @@ Mode = Literal["fast", "immediate"]
 
 _HOMES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin")
 _SOCKET_PATH_LIMIT = 107  # bytes, of the kernel's sockaddr_un
+_USER = "postgres"
+_RULES = "local all all scram-sha-256\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 
 def find_postgres() -> Path | None:
@@ -36,7 +42,7 @@ def _version(folder: Path) -> list[int]:
 
 
 class PrivatePostgres(PrivateServer):
-    """Everybody on this machine may connect as its superuser; nobody else can.
+    """Its superuser is its one user. Nobody outside this machine can connect.
 
     It is as durable as any PostgreSQL (fsync is on) unless `settings` say otherwise.
     """
@@ -47,7 +53,8 @@ class PrivatePostgres(PrivateServer):
     orderly: ClassVar[Ending] = [(signal.SIGINT, 30.0), *abrupt]
 
     def dsn(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+        """With the password in it."""
+        return f"postgresql://{_USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def stop(self, mode: Mode = "fast") -> None:
         """`fast` rolls back and writes a checkpoint; `immediate` leaves a recovery to the start."""
@@ -80,31 +87,49 @@ class PrivatePostgres(PrivateServer):
             "unix_socket_directories": (
                 str(self.data) if len(os.fsencode(socket)) <= _SOCKET_PATH_LIMIT else ""
             ),
+            "hba_file": str(self._rules),
             "max_connections": "200",
             **self.settings,
         }
         lines = [f"{name} = {_quoted(value)}" for name, value in settings.items()]
         return "\n".join(["include 'data/postgresql.conf'", f"port = {port}", *lines, ""])
 
+    @property
+    def _rules(self) -> Path:
+        return self.folder / "hba"
+
     def _environment(self) -> dict[str, str]:
-        """Without what would point PostgreSQL's programs at somebody else's server or folder.
+        """Says that the old server, if there was one, is our parent.
 
         It takes a process that has the number in an old pid file for a running server, unless that
         is its parent or grandparent: so we say that it is.
         """
-        kept = {k: v for k, v in super()._environment().items() if not k.startswith("PG")}
+        told = super()._environment()
         if stale := self._noted_pid():
-            kept["PG_GRANDPARENT_PID"] = str(stale)
-        return kept
+            told["PG_GRANDPARENT_PID"] = str(stale)
+        return told
 
     def _fill(self) -> None:
+        self._note_for_server(self._rules, _RULES)
         self._fill_by(
             [
                 str(self._programs() / "initdb"),
                 *("-D", "."),
-                *("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"),
+                *("-U", _USER, "-A", "reject", "-E", "UTF8", "--locale=C"),
             ],
             filled=Path("PG_VERSION"),
+        )
+
+    def _apply_password(self, password: str) -> None:
+        """In single-user mode, where nobody can connect: an earlier version's folder has none."""
+        self._run_in(
+            self.data,
+            [
+                *(str(self._programs() / "postgres"), "--single", "-D", str(self.data)),
+                *("-c", "exit_on_error=on", "postgres"),
+            ],
+            "setting the password of",
+            f"ALTER ROLE {_USER} PASSWORD '{_verifier(password)}'\n".encode(),
         )
 
     def _passes_soon(self, said: str) -> bool:
@@ -125,6 +150,20 @@ class PrivatePostgres(PrivateServer):
     def _answers(self, port: int) -> bool:
         noted = self._noted()
         return len(noted) > 7 and noted[3] == str(port) and noted[7].strip() == "ready"
+
+
+def _verifier(password: str) -> str:
+    """What PostgreSQL keeps in place of a password (RFC 5803).
+
+    One iteration: more of them slow down guessing, and nobody guesses 192 random bits, but every
+    connection would pay for them.
+    """
+    salt = secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 1)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    server = hmac.digest(salted, b"Server Key", "sha256")
+    coded = [base64.b64encode(part).decode() for part in (salt, stored, server)]
+    return "SCRAM-SHA-256$1:{}${}:{}".format(*coded)
 
 
 def _quoted(value: str) -> str:

@@ -32,7 +32,8 @@ class PrivateRedis(PrivateServer):
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        """With the password in it."""
+        return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def _command(self) -> list[str]:
         if (program := find_redis()) is None:
@@ -46,6 +47,7 @@ class PrivateRedis(PrivateServer):
         settings = {
             "bind": "127.0.0.1",
             "protected-mode": "yes",
+            "requirepass": _quoted(self.password),
             "daemonize": "no",
             "dir": _quoted(str(self.data)),
             "pidfile": _quoted(str(self._pid_file)),
@@ -70,11 +72,11 @@ class PrivateRedis(PrivateServer):
     def _answers(self, port: int) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-                connection.sendall(b"PING\r\n")
-                answer = connection.recv(64)
+                connection.sendall(f"AUTH {self.password}\r\nPING\r\n".encode())
+                with connection.makefile("rb") as answers:
+                    return [next(answers, b""), next(answers, b"")] == [b"+OK\r\n", b"+PONG\r\n"]
         except OSError:
             return False
-        return answer.startswith((b"+PONG", b"-NOAUTH"))  # not: -LOADING
 
 
 def _quoted(value: str) -> str:

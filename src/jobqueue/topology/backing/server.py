@@ -3,11 +3,13 @@
     folder/
       data/     the server's own, and its working directory
       conf      written by us at each start; remembers the port
+      password  of the server's one user, made at the first start
       log       what the server said
       lock      one start or stop at a time
 
 What is known about a server is in its folder, not in memory: so another process finds a server
-that this one started, and can stop it.
+that this one started, and can stop it. Other users of the machine can read none of it, and cannot
+connect without the password.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -34,6 +37,9 @@ KILL: Ending = [(signal.SIGKILL, 5.0)]
 _TAIL = 20  # lines of the log that a failure shows
 _PORT_TRIES = 5
 _FILLING = 120.0  # seconds
+# What a server is told of our environment. A client that gets it to run a program finds nothing
+# else there: no keys, no tokens.
+_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "TZ", "LD_LIBRARY_PATH")
 _PORT_LINE = re.compile(r"^port\b[ =]+(\d+)$", re.MULTILINE)
 
 
@@ -86,7 +92,16 @@ class PrivateServer(ABC):
         return
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "LC_ALL": "C"}
+        kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        return {**kept, "LC_ALL": "C"}
+
+    def _takes_password(self) -> bool:
+        """Whether clients have to log in."""
+        return True
+
+    def _apply_password(self, password: str) -> None:
+        """Make the data folder take it, where it is not enough that `conf` says it."""
+        return
 
     def _passes_soon(self, said: str) -> bool:
         """Whether a start that failed with these words is worth another try."""
@@ -111,6 +126,14 @@ class PrivateServer(ABC):
             raise BackingFailed(f"{self.name} in {self.folder} was never started")
         return port
 
+    @property
+    def password(self) -> str:
+        """Of the server's one user. A restart keeps it."""
+        try:
+            return self._password_file.read_text()
+        except FileNotFoundError:
+            raise BackingFailed(f"{self.name} in {self.folder} was never started") from None
+
     def log_tail(self, since: int = 0) -> str:
         """The last lines that the server wrote."""
         try:
@@ -124,6 +147,8 @@ class PrivateServer(ABC):
     def start(self, timeout: float = 60.0) -> None:
         """Start it and wait until it answers. Where it runs already, nothing is done."""
         with self._one_at_a_time():
+            if self.alive() and self._takes_password() and not self._password_file.exists():
+                self._end_now(self.orderly)  # an earlier version started it, open to everybody
             if not self.alive():
                 self._start(timeout, keep_port=False)
 
@@ -157,11 +182,12 @@ class PrivateServer(ABC):
         command = self._command()
         self._prepare_folder()
         self._fill()
+        self._set_password()
         deadline = time.monotonic() + timeout
         ports_left = 0 if keep_port or self._wanted_port else _PORT_TRIES
         while True:
             port = self._choose_port(keep=keep_port)
-            self._note(self.conf, self._configuration(port))
+            self._note_for_server(self.conf, self._configuration(port))
             logged = self.log.stat().st_size if self.log.exists() else 0
             with self._open_log() as log:
                 child = process.spawn(
@@ -212,9 +238,12 @@ class PrivateServer(ABC):
         if not self.folder.is_dir():
             return
         with self._one_at_a_time():
-            pid = self.pid
-            if pid is not None and not process.end(pid, self.data, by):
-                raise BackingFailed(f"{self.name} in {self.folder} (process {pid}) does not end")
+            self._end_now(by)
+
+    def _end_now(self, by: Ending) -> None:
+        pid = self.pid
+        if pid is not None and not process.end(pid, self.data, by):
+            raise BackingFailed(f"{self.name} in {self.folder} (process {pid}) does not end")
 
     def _choose_port(self, *, keep: bool) -> int:
         if self._wanted_port:
@@ -235,6 +264,19 @@ class PrivateServer(ABC):
                 f"{' or '.join(self.users)} to run it as: make one, or start this as another user"
             )
         return chosen
+
+    # The password.
+
+    @property
+    def _password_file(self) -> Path:
+        return self.folder / "password"
+
+    def _set_password(self) -> None:
+        """Once. Its file is written last: a start that was interrupted before makes another."""
+        if self._takes_password() and not self._password_file.exists():
+            made = secrets.token_urlsafe(24)
+            self._apply_password(made)
+            self._note(self._password_file, made, owner=None)
 
     # The folder.
 
@@ -269,32 +311,43 @@ class PrivateServer(ABC):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         self._give_away(scratch)
+        self._run_in(scratch, command, "making")
+        scratch.rename(self.data)
+
+    def _run_in(self, folder: Path, command: Sequence[str], what: str, told: bytes = b"") -> None:
+        """Run a program to its end as the server's user; `told` is what it reads."""
         try:
             made = subprocess.run(
                 account.command_as(self._account(), command),
-                cwd=scratch,
+                cwd=folder,
                 env=self._environment(),
-                stdin=subprocess.DEVNULL,
+                input=told,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 check=False,
                 timeout=_FILLING,
+                umask=0o077,
             )
         except subprocess.TimeoutExpired:
-            raise BackingFailed(f"making {self.data} took more than {_FILLING:.0f} s") from None
+            raise BackingFailed(f"{what} {self.data} took more than {_FILLING:.0f} s") from None
         if made.returncode:
             said = made.stdout.decode(errors="replace").strip()
-            raise BackingFailed(f"making {self.data} for {self.name} failed:\n{said}")
-        scratch.rename(self.data)
+            raise BackingFailed(f"{what} {self.data} for {self.name} failed:\n{said}")
 
     def _open_log(self) -> IO[bytes]:
         return os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
-    def _note(self, path: Path, text: str) -> None:
-        """Readable for the server, which may be somebody else."""
+    def _note_for_server(self, path: Path, text: str) -> None:
+        self._note(path, text, owner=self._account())
+
+    def _note(self, path: Path, text: str, *, owner: account.Account | None) -> None:
+        """Write a file that only its owner can read; None: that is us."""
         scratch = path.with_name(f"{path.name}.new")
-        scratch.write_text(text)
-        scratch.chmod(0o644)
+        scratch.unlink(missing_ok=True)
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+            if owner is not None:
+                os.fchown(file.fileno(), owner.uid, owner.gid)
         scratch.replace(path)
 
     def _noted_port(self) -> int | None:
@@ -305,16 +358,23 @@ class PrivateServer(ABC):
         return int(found[1]) if found else None
 
     def _make_folder(self) -> None:
-        """Whatever the umask says, the server's user can pass what is made here."""
+        """Whatever the umask says: the server's user can pass, and only we write."""
         missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
-            if account.is_root():
-                path.chmod(0o755)
+            path.chmod(0o755 if account.is_root() else 0o700)
+        mode = self.folder.stat().st_mode
+        if mode & 0o022:  # the password is in there
+            self.folder.chmod(mode & 0o7755)
 
     @contextlib.contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
         self._make_folder()
-        with (self.folder / "lock").open("w") as lock:
+        # Whoever can open it can hold it.
+        lock = os.open(self.folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.fchmod(lock, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(lock)

@@ -76,6 +76,7 @@ class Claim:
         self.folder = folder
         try:
             _make(folder)
+            _check_ours(folder)
             (folder / LOGS).mkdir(mode=0o700, exist_ok=True)
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -93,6 +94,16 @@ class Claim:
         """Let others have it."""
         with contextlib.suppress(OSError):
             os.close(self._lock)
+
+
+def _check_ours(folder: Path) -> None:
+    """Who can write there decides which passwords are taken and which processes are ended."""
+    found = folder.stat()
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o002:
+        raise Unavailable(
+            f"cannot use the folder {folder}: another user owns it or may write there;"
+            " choose another --folder"
+        )
 
 
 def _make(folder: Path) -> None:

@@ -21,12 +21,19 @@ from jobqueue.topology.backing import (
     find_postgres,
     find_redis,
 )
+from jobqueue.topology.connect import parse_url
 from jobqueue.topology.layouts.layout import SERVICES, Probe, Service
 from jobqueue.topology.supervisor import identity, probing
 from jobqueue.topology.supervisor.guard import Guard
 from jobqueue.topology.supervisor.unit import Unit
 
 _ROLE = "service"
+# Beside a URL: a password that stands for another server in the settings must not replace ours.
+_PASSWORDS = {
+    "JQ_DB_URL": "JQ_DB_PASSWORD",
+    "JQ_WORKER_SERVER": "JQ_DB_PASSWORD",
+    "JQ_REDIS_URL": "JQ_REDIS_PASSWORD",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,10 @@ class NamedService:
         self.address = f"{host}:{port} (named)"
         self.probe: Probe | None = Probe(host, port)
 
+    def told(self, variable: str) -> dict[str, str]:
+        """What a process finds it by."""
+        return {variable: self.url}
+
     async def launch(self) -> None:
         """It runs already, or it does not."""
         found = await self.health()
@@ -185,6 +196,20 @@ class PrivateService:
             return self._server.bootstrap
         assert isinstance(self._server, PrivateRedis)
         return self._server.url
+
+    def told(self, variable: str) -> dict[str, str]:
+        """What a process finds it by, and logs in with."""
+        login: dict[str, str] = {}
+        if isinstance(self._server, PrivateKafka):
+            login = {
+                "JQ_KAFKA_SECURITY": self._server.login["security.protocol"].lower(),
+                "JQ_KAFKA_SASL_MECHANISM": self._server.login["sasl.mechanism"].lower(),
+                "JQ_KAFKA_USERNAME": self._server.login["sasl.username"],
+                "JQ_KAFKA_PASSWORD": self._server.password,
+            }
+        elif variable in _PASSWORDS:
+            login = {_PASSWORDS[variable]: self._server.password}
+        return {variable: self.url, **login}
 
     @property
     def address(self) -> str:
@@ -254,9 +279,10 @@ def _target(url: str, kind: _Kind) -> tuple[str, int]:
         return _first_of(url, kind)
     wanted = f"{kind.schemes[0]}://USER:PASSWORD@HOST:PORT/NAME"
     try:
+        parse_url(url, kind.flag)  # or a part of a password would be taken for the host, and shown
         parts = urlsplit(url)
         port = parts.port or kind.port
-    except ValueError:  # its message would show what may be a password
+    except (InvalidArgument, ValueError):  # whose messages show the URL
         raise InvalidArgument(kind.flag, f"is not a URL like {wanted}") from None
     if parts.scheme not in kind.schemes or not parts.hostname:
         raise InvalidArgument(kind.flag, f"is not a URL like {wanted}")

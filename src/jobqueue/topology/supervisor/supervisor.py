@@ -68,7 +68,7 @@ class Supervisor:
                     process,
                     log=logs / f"{process.name}.log",
                     environ=self._environ,
-                    url_of=lambda name: behind[name].url,
+                    told_by=lambda name, variable: behind[name].told(variable),
                     guard=self._guard,
                 )
                 for process in self.layout.processes

@@ -68,7 +68,7 @@ class ProcessUnit:
         *,
         log: Path,
         environ: Mapping[str, str],
-        url_of: Callable[[str], str],
+        told_by: Callable[[str, str], Mapping[str, str]],  # of a service and a variable
         guard: Guard | None,
     ) -> None:
         self.name = process.name
@@ -80,7 +80,7 @@ class ProcessUnit:
         self._process = process
         self._file = log
         self._environ = environ
-        self._url_of = url_of
+        self._told_by = told_by
         self._guard = guard
         self._child: subprocess.Popen[bytes] | None = None
         logfile.begin(log)
@@ -93,7 +93,9 @@ class ProcessUnit:
 
     async def launch(self) -> None:
         """Start it in a process group apart: Ctrl-C at a terminal is for the supervisor."""
-        needed = {name: self._url_of(service) for name, service in self._process.needs.items()}
+        needed: dict[str, str] = {}
+        for variable, service in self._process.needs.items():
+            needed |= self._told_by(service, variable)
         group = self._guard.group() if self._guard else 0
         with logfile.append_to(self._file) as log:
             try:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from jobqueue.access.hosts import is_loopback
 from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.services import journal
 from jobqueue.topology.taskqueue import catalogue
@@ -68,6 +69,15 @@ async def listening(
         port=port,
         tls=tls is not None,
     )
+    if tls is None and not is_loopback(bind):
+        journal.warn(
+            "open_to_network",
+            f"{bind} is open to the network without TLS: everybody who can connect may do"
+            " everything, and read what others send; set TLS_CERT, TLS_KEY and TLS_CA, or"
+            " BIND_HOST=127.0.0.1",
+            host=bind,
+            port=port,
+        )
     try:
         yield Running(service.name, f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}")
     finally:

@@ -29,6 +29,7 @@ from jobqueue.core.job import (
     WaitingType,
     Worker,
     WorkerInfo,
+    shown_owner,
 )
 from jobqueue.pb.jq.v1 import operator_pb2, types_pb2
 
@@ -241,10 +242,12 @@ def info_from_pb(message: types_pb2.WorkerInfo) -> WorkerInfo:
     )
 
 
-def new_info_from_pb(message: types_pb2.WorkerInfo) -> WorkerInfo:
-    """A worker that registers now; the engine checks the rest."""
+def new_info_from_pb(message: types_pb2.WorkerInfo, owner: str) -> WorkerInfo:
+    """A worker that this caller registers now; the engine checks the rest."""
     check_incarnation(message.incarnation)
-    return info_from_pb(message)
+    info = info_from_pb(message)
+    info.owner = owner
+    return info
 
 
 def check_incarnation(value: int, field: str = "incarnation") -> int:
@@ -262,13 +265,16 @@ def worker_to_pb(worker: Worker) -> types_pb2.Worker:
         registered_at=stamp(worker.registered_at),
         last_seen=stamp(worker.last_seen),
         running=worker.running,
+        owner=shown_owner(worker.info.owner),
     )
 
 
 def worker_from_pb(message: types_pb2.Worker) -> Worker:
     """A worker as the store knows it."""
+    info = info_from_pb(message.info)
+    info.owner = message.owner
     return Worker(
-        info=info_from_pb(message.info),
+        info=info,
         status=status_from(message.status),
         registered_at=seconds(message.registered_at),
         last_seen=seconds(message.last_seen),

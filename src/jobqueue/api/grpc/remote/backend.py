@@ -337,13 +337,15 @@ class GrpcBackend:
         begun: Sequence[int] = (),
         complete: bool = True,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        *,
+        owner: str = "",
     ) -> Pulse:
         """Heartbeat of a worker that need not be connected through here."""
         servers = self._servers
         request = beat_request(worker_id, incarnation, leases, begun, complete, progress)
         return pulse_from_pb(servers.heartbeat(request, servers.pick()).pulse)
 
-    async def leave(self, worker_id: str, incarnation: int) -> None:
+    async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:
         """Deregister such a worker."""
         request = worker_pb2.DeregisterRequest(worker_id=worker_id, incarnation=incarnation)
         await self._call(lambda at: at.worker.Deregister, request, again=True)

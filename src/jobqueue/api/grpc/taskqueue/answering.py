@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
@@ -12,8 +13,10 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
+from jobqueue.access import audit
 from jobqueue.access.callers import current_caller
-from jobqueue.api.grpc.calls import Calls
+from jobqueue.access.rules import GRPC, grpc_rule
+from jobqueue.api.grpc.calls import Calls, object_of
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.api.grpc.taskqueue.callers import Call, CallerRefused, admit, heard
 from jobqueue.api.grpc.taskqueue.registering import Malformed, Servicer
@@ -62,7 +65,12 @@ def served(
                 raise InvalidArgument("request", f"is not a {request.expected}")
             admit(name, request, call)
             call.check()
-            with deadline(context.time_remaining()):
+            line = (
+                audit.change(GRPC[full_name], object_of(request))
+                if grpc_rule(full_name).changes
+                else contextlib.nullcontext()
+            )
+            with deadline(context.time_remaining()), line:
                 response = await method(self, request, call)
         except asyncio.CancelledError:
             code = _why_cancelled(context)

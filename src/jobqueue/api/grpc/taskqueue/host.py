@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
 from jobqueue.api.grpc.calls import Calls, OnCall
 from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES, server_options
+from jobqueue.api.grpc.door import Door
 from jobqueue.api.grpc.listening import bind
 from jobqueue.api.grpc.taskqueue.answering import UnknownMethods
 from jobqueue.api.grpc.taskqueue.callers import INCARNATION
@@ -72,7 +74,8 @@ class ServiceHost:
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port bound (0 asks for any free one). Unavailable: it is taken."""
         server = grpc.aio.server(
-            interceptors=self._interceptors, options=server_options(self._max_message_bytes)
+            interceptors=(*self._interceptors, Door(Access(), self._calls)),
+            options=server_options(self._max_message_bytes),
         )
         for servicer in self._servicers:
             add_to_server(servicer, server)

@@ -872,10 +872,15 @@ class Worker(_message.Message):
     REGISTERED_AT_FIELD_NUMBER: _builtins.int
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     status: Global___WorkerStatus.ValueType
     """Its status."""
     running: _builtins.int
     """Jobs held: ASSIGNED or RUNNING."""
+    owner: _builtins.str
+    """The name of the caller that registered it. Empty: nobody had to say who they are, or it is in the
+    process of a server.
+    """
     @_builtins.property
     def info(self) -> Global___WorkerInfo:
         """As registered."""
@@ -896,10 +901,11 @@ class Worker(_message.Message):
         registered_at: _timestamp_pb2.Timestamp | None = ...,
         last_seen: _timestamp_pb2.Timestamp | None = ...,
         running: _builtins.int = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "registered_at", b"registered_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "registered_at", b"registered_at", "running", b"running", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "owner", b"owner", "registered_at", b"registered_at", "running", b"running", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

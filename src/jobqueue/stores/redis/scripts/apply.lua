@@ -7,8 +7,8 @@
 -- asked: {items, claims, assignment timeout, seed, watchdog grace, term or nil}
 -- An item:
 --   {'read', seq}
---   {'start', seq, lease, ran_for}
---   {'succeed', seq, lease, ran_for, result, detail}
+--   {'start', seq, lease, worker that must hold it (nil: whichever), ran_for}
+--   {'succeed', seq, lease, worker, ran_for, result, detail}
 --   {'write', ...}: see write() below
 -- Answers {items, rows of the claims}; nil when the term is over. Of an item:
 --   {'none'}, {'row', ...}, {'made', before, id, queue, worker, ran_for}, {'written'}, {'changed'}
@@ -32,31 +32,25 @@ local wrote = false
 local updated_at = iso(now)
 
 -- The columns of jobqueue.stores.redis.applying.
-local COLUMNS = {
-  'status', 'version', 'attempt', 'retry_count', 'max_retries', 'lease', 'assigned_worker',
-  'cancel_requested', 'worker_deaths', 'timeout', 'run_at', 'expires_at', 'started_at', 'queue',
-  'priority', 'error', 'reason',
-}
-
-local HOME = {'deleted', 'retry_profile', 'retry_base', 'retry_max', 'retry_jitter'}
-
 local function read(seq)
   local id = id_of(seq)
   if not id then
     return {'none'}
   end
-  local row = redis.call('HMGET', document(id), unpack(COLUMNS))
-  local home = redis.call('HMGET', prefix .. 'queue:' .. row[14], unpack(HOME))
+  local row = redis.call(
+    'HMGET', document(id), 'status', 'version', 'attempt', 'retry_count', 'max_retries', 'lease',
+    'assigned_worker', 'cancel_requested', 'worker_deaths', 'timeout', 'run_at', 'expires_at',
+    'started_at', 'queue', 'priority', 'error', 'reason'
+  )
+  local home = redis.call(
+    'HMGET', prefix .. 'queue:' .. row[14], 'deleted', 'retry_profile', 'retry_base', 'retry_max',
+    'retry_jitter'
+  )
   return {'row', now_text, id, home, unpack(row)}
 end
 
-local PLAIN = {
-  'status', 'lease', 'version', 'attempt', 'assigned_worker', 'cancel_requested', 'queue',
-  'started_at', 'timeout', 'expires_at', 'error',
-}
-
 local function start(id, seq, row, ran_for)
-  local version = row[3] + 1
+  local version = tostring(row[3] + 1)
   local event = record(
     id, version, 'ASSIGNED', 'RUNNING', 'STARTED', now_text, row[4], row[5], nil, row[7]
   )
@@ -73,7 +67,7 @@ local function start(id, seq, row, ran_for)
 end
 
 local function succeed(id, seq, row, ran_for, result, detail)
-  local version, key, queue, worker = row[3] + 1, document(id), row[7], row[5]
+  local version, key, queue, worker = tostring(row[3] + 1), document(id), row[7], row[5]
   local started_at
   local fields = {}
   if row[1] == 'ASSIGNED' then
@@ -82,7 +76,7 @@ local function succeed(id, seq, row, ran_for, result, detail)
     fields = {'event:' .. version, record(
       id, version, 'ASSIGNED', 'RUNNING', 'STARTED', now_text, row[4], worker, nil, queue
     )}
-    version = version + 1
+    version = tostring(version + 1)
   else
     local began = tonumber(row[8]) or now
     ran_for = ran_for or math.max(0, now - began)
@@ -116,17 +110,20 @@ end
 local put_off = {} -- jobs with a move that has to be decided: later ones of theirs wait for it
 
 local function plain(item)
-  local move, seq, lease, ran_for = item[1], item[2], item[3], item[4]
+  local move, seq, lease, worker, ran_for = item[1], exact(item[2]), item[3], item[4], item[5]
   local id = not put_off[seq] and id_of(seq)
   if id then
-    local row = redis.call('HMGET', document(id), unpack(PLAIN))
-    if row[2] == lease then
+    local row = redis.call(
+      'HMGET', document(id), 'status', 'lease', 'version', 'attempt', 'assigned_worker',
+      'cancel_requested', 'queue', 'started_at', 'timeout', 'expires_at', 'error'
+    )
+    if row[2] == lease and (not worker or row[5] == worker) then
       if move == 'start' and row[1] == 'ASSIGNED' then
         wrote = true
         return start(id, seq, row, ran_for)
       elseif move == 'succeed' and not row[6] then
         wrote = true
-        return succeed(id, seq, row, ran_for, item[5], item[6])
+        return succeed(id, seq, row, ran_for, item[6], item[7])
       end
     end
   end
@@ -202,6 +199,7 @@ write_figures()
 
 expect_events(#items)
 local rows, kept = fill(asked[2], asked[3], asked[4])
+give_back()
 if wrote or #kept > 0 then
   answer({said, kept})
 end

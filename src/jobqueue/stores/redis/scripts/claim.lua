@@ -38,6 +38,7 @@ for _, claim in ipairs(asked[1]) do
 end
 expect_events(math.min(slots, 100))
 local rows, kept, ended = fill(asked[1], asked[2], asked[3])
+give_back()
 if #kept > 0 then
   answer({kept, ended or false})
 end

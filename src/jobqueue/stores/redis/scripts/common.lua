@@ -18,7 +18,7 @@ if not now then
 end
 
 -- A number as text. RESP would cut it off at the point; and what is written more than once in a
--- call is made into text once: that is slow.
+-- call is made into text once, here or by tostring: that is slow, also if redis.call does it.
 local function exact(number)
   return string.format('%.17g', number)
 end
@@ -50,8 +50,13 @@ local function id_of(seq)
   return redis.call('ZRANGEBYSCORE', prefix .. 'jobs', seq, seq)[1]
 end
 
--- A time as people read it (RFC 3339), to the microsecond.
+-- A time as people read it (RFC 3339), to the microsecond. The last one is kept: most are `now`.
+local iso_at, iso_text
+
 local function iso(at)
+  if at == iso_at then
+    return iso_text
+  end
   local seconds = math.floor(at)
   local micros = math.floor((at - seconds) * 1000000 + 0.5)
   if micros == 1000000 then
@@ -71,9 +76,10 @@ local function iso(at)
   day = day - math.floor((153 * month + 2) / 5) + 1
   month = month < 10 and month + 3 or month - 9
   year = year + era * 400 + (month <= 2 and 1 or 0)
-  return string.format(
+  iso_at, iso_text = at, string.format(
     '%04d-%02d-%02dT%02d:%02d:%02d.%06dZ',
     year, month, day,
     math.floor(rest / 3600), math.floor(rest / 60) % 60, rest % 60, micros
   )
+  return iso_text
 end

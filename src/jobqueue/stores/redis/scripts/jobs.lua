@@ -56,7 +56,7 @@ local function in_parts(command, key, arguments)
 end
 
 -- Numbers of events are drawn in blocks, so that a batch counts once. Nobody else draws meanwhile:
--- what is left of a block goes back, and there are no gaps.
+-- what is left of a block at the end of a script goes back, and there are no gaps.
 local drawn, left, block = 0, 0, 1
 
 local function expect_events(count)
@@ -72,7 +72,6 @@ end
 
 -- What can be claimed: a sorted set for each queue and type, in claim order; and for each queue those
 -- of its types that have something. A type's score is no later than that of its first job.
-local READY, READY_TYPES = prefix .. 'ready:', prefix .. 'ready_types:'
 local RANK = 562949953421312 -- 2^49
 
 -- In claim order: the rank (9 - priority) first, then the number.
@@ -81,13 +80,18 @@ local function ready_score(priority, seq)
 end
 
 local function ready_set(queue, type)
-  return READY .. queue .. ':' .. type
+  return prefix .. 'ready:' .. queue .. ':' .. type
 end
 
-local entered, left_by = {}, {} -- by queue: the lowest score of each type; types that may be empty
+local function ready_types(queue)
+  return prefix .. 'ready_types:' .. queue
+end
+
+local entered, left_by -- by queue: the lowest score of each type; types that may be empty
 
 local function enter_ready(queue, type, score, id)
   add(ready_set(queue, type), score, id)
+  entered = entered or {}
   local types = entered[queue]
   if not types then
     types = {}
@@ -98,12 +102,9 @@ end
 
 -- Jobs of a type left, maybe the last one.
 local function note_left(queue, type)
-  local types = left_by[queue]
-  if not types then
-    types = {}
-    left_by[queue] = types
-  end
-  types[type] = true
+  left_by = left_by or {}
+  left_by[queue] = left_by[queue] or {}
+  left_by[queue][type] = true
 end
 
 local function flush()
@@ -114,35 +115,44 @@ local function flush()
     in_parts('HSET', prefix .. 'current_jobs:' .. worker, jobs)
   end
   for key, members in pairs(removing) do
-    local arguments = {}
-    for member in pairs(members) do
-      arguments[#arguments + 1] = member
+    local one = next(members)
+    if not next(members, one) then
+      redis.call('ZREM', key, one)
+    else
+      local arguments = {}
+      for member in pairs(members) do
+        arguments[#arguments + 1] = member
+      end
+      in_parts('ZREM', key, arguments)
     end
-    in_parts('ZREM', key, arguments)
   end
   for key, members in pairs(adding) do
-    local arguments = {}
-    for member, score in pairs(members) do
-      arguments[#arguments + 1] = score
-      arguments[#arguments + 1] = member
+    local one, at = next(members)
+    if one and not next(members, one) then
+      redis.call('ZADD', key, at, one)
+    else
+      local arguments = {}
+      for member, score in pairs(members) do
+        arguments[#arguments + 1] = score
+        arguments[#arguments + 1] = member
+      end
+      in_parts('ZADD', key, arguments)
     end
-    in_parts('ZADD', key, arguments)
   end
-  for queue, types in pairs(left_by) do
+  for queue, types in pairs(left_by or {}) do
     for type in pairs(types) do
       if redis.call('EXISTS', ready_set(queue, type)) == 0 then
-        redis.call('ZREM', READY_TYPES .. queue, type)
+        redis.call('ZREM', ready_types(queue), type)
       end
     end
   end
-  for queue, types in pairs(entered) do
+  for queue, types in pairs(entered or {}) do
     for type, score in pairs(types) do
-      redis.call('ZADD', READY_TYPES .. queue, 'LT', score, type)
+      redis.call('ZADD', ready_types(queue), 'LT', score, type)
     end
   end
-  entered, left_by = {}, {}
+  entered, left_by = nil, nil
   held, released, adding, removing = {}, {}, {}, {}
-  give_back()
 end
 
 local DUE = prefix .. 'due'

@@ -1,11 +1,16 @@
 -- A heartbeat. asked: {worker, incarnation, leases that are executed, assignment timeout, slots that
--- are overrun (nil: as before), progress {value ('': not known), text} by lease}
--- Answers {status, leases in force}, or nothing if it must register again. May be repeated.
+-- are overrun (nil: as before), progress {value ('': not known), text} by lease, owner}
+-- Answers {status, leases in force}, {'denied'} if it is another owner's, or nothing if it must register
+-- again. May be repeated.
 --# include common.lua
 --# include held.lua
+--# include owners.lua
 local id = asked[1]
 local key = prefix .. 'worker:' .. id
-local known = redis.call('HMGET', key, 'incarnation', 'status', 'overrun')
+local known = redis.call('HMGET', key, 'incarnation', 'status', 'overrun', 'owner')
+if not owner_allows(known[4], asked[7]) then
+  return {'denied'}
+end
 if known[1] ~= asked[2] or known[2] == 'OFFLINE' then
   return false
 end

@@ -47,6 +47,7 @@ for _, job in ipairs(jobs) do
   end
 end
 flush()
+give_back()
 for _, key in ipairs(keys) do
   redis.call('HSET', prefix .. 'idempotency:' .. key[1], key[2], key[3])
   redis.call('ZADD', prefix .. 'key_expiry', key[4], key[1] .. '\0' .. key[2])

@@ -6,7 +6,7 @@
 --# include jobs.lua
 local left, more = asked[1], 0
 for _, name in ipairs(redis.call('SMEMBERS', prefix .. 'every_queue')) do
-  local old = READY .. name
+  local old = prefix .. 'ready:' .. name
   if redis.call('EXISTS', old) == 1 then
     if left == 0 then
       more = 1

@@ -12,7 +12,7 @@ end
 for _, id in ipairs(asked[1] or redis.call('HKEYS', prefix .. 'current_jobs:' .. asked[2])) do
   local row = redis.call('HMGET', document(id), 'status', 'assigned_worker')
   if row[1] == 'ASSIGNED' and row[2] == asked[2] then
-    rows[#rows + 1] = shown(redis.call('HMGET', document(id), unpack(SHOWN)))
+    rows[#rows + 1] = shown(row_of(id))
   end
 end
 return rows

@@ -2,7 +2,7 @@
 --
 -- asked: {jobs, life of a key, claims, assignment timeout, seed}
 -- A job: id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, delay, key,
--- fingerprint. Answers a word for each, with the id of the original or the capacity.
+-- fingerprint, the equal key that is everybody's. Answers a word for each, with the id of the original or the capacity.
 --# include common.lua
 --# include lane.lua
 --# include routes.lua
@@ -14,7 +14,11 @@ if before then
 end
 
 local jobs, key_life = asked[1], asked[2]
-expect_events(#jobs)
+local expected = #jobs
+for _, claim in ipairs(asked[3]) do
+  expected = expected + #claim[3]
+end
+expect_events(expected)
 
 local homes = {}
 
@@ -43,39 +47,41 @@ created = math.max(created, now)
 local created_at, updated_at = iso(created), iso(now)
 local next_seq, last_seq = 1, 0
 
+local function set(fields, field, value)
+  if value then
+    fields[#fields + 1] = field
+    fields[#fields + 1] = value
+  end
+end
+
 local function insert(job, queue)
   if next_seq > last_seq then
     last_seq = redis.call('HINCRBY', prefix .. 'counters', 'seq', #jobs)
     next_seq = last_seq - #jobs + 1
     redis.call('HSET', prefix .. 'counters', 'latest', exact(created))
   end
-  local id, name, seq, priority = job[1], job[2], next_seq, job[6]
+  local id, name, priority = job[1], job[2], job[6]
+  local number, seq = next_seq, exact(next_seq)
   next_seq = next_seq + 1
   local run_at = job[11] and now + job[11] or job[10]
   local event = record(
-    id, 1, nil, 'PENDING', 'SUBMITTED', now_text, 0, nil, nil, name,
+    id, '1', nil, 'PENDING', 'SUBMITTED', now_text, '0', nil, nil, name,
     run_at and '{"run_at":' .. exact(run_at) .. '}'
   )
   local fields = {
     'job_id', id, 'status', 'PENDING', 'queue', name, 'type', job[3], 'payload', job[4],
-    'priority', priority, 'max_retries', job[7] or queue.max_retries, 'retry_count', 0,
-    'attempt', 0, 'version', 1, 'reason', 'SUBMITTED', 'seq', seq,
+    'priority', priority, 'max_retries', job[7] or queue.max_retries, 'retry_count', '0',
+    'attempt', '0', 'version', '1', 'reason', 'SUBMITTED', 'seq', seq,
     'created_at', created_at, 'updated_at', updated_at, 'event:1', event,
   }
-  local function set(field, value)
-    if value then
-      fields[#fields + 1] = field
-      fields[#fields + 1] = value
-    end
-  end
   local ttl = job[8] or queue.ttl
   local expires_at = ttl and now + ttl
-  set('labels', job[5])
-  set('ttl', ttl)
-  set('timeout', job[9] or queue.timeout)
-  set('expires_at', expires_at)
-  set('run_at', run_at)
-  set('idempotency_key', job[12])
+  set(fields, 'labels', job[5])
+  set(fields, 'ttl', ttl)
+  set(fields, 'timeout', job[9] or queue.timeout)
+  set(fields, 'expires_at', expires_at)
+  set(fields, 'run_at', run_at)
+  set(fields, 'idempotency_key', job[12])
   redis.call('HSET', document(id), unpack(fields))
   add(prefix .. 'jobs', seq, id)
   enter(id, seq, name, nil, 'PENDING')
@@ -83,11 +89,21 @@ local function insert(job, queue)
   if run_at and run_at > now then
     due = expires_at and math.min(run_at, expires_at) or run_at
   else
-    enter_ready(name, job[3], ready_score(priority, seq), id)
+    enter_ready(name, job[3], ready_score(priority, number), id)
     tell(WORK)
   end
   if due then
     add(DUE, due, id)
+  end
+end
+
+local function taken(keys, key, fingerprint)
+  local kept = redis.call('HGET', keys, key)
+  if kept then
+    local original, first, expires = string.match(kept, '^(%S+) (%S+) (%S+)$')
+    if tonumber(expires) > now then
+      return {first == fingerprint and 'duplicate' or 'conflict', original}
+    end
   end
 end
 
@@ -99,12 +115,9 @@ local function accept(job)
   end
   local keys = prefix .. 'idempotency:' .. name
   if key then
-    local kept = redis.call('HGET', keys, key)
-    if kept then
-      local original, fingerprint, expires = string.match(kept, '^(%S+) (%S+) (%S+)$')
-      if tonumber(expires) > now then
-        return {fingerprint == job[13] and 'duplicate' or 'conflict', original}
-      end
+    local found = taken(keys, key, job[13]) or (job[14] and taken(keys, job[14], job[13]))
+    if found then
+      return found
     end
   end
   if queue.capacity > 0 and queue.pending >= queue.capacity then
@@ -127,8 +140,8 @@ for n, job in ipairs(jobs) do
 end
 flush()
 
-expect_events(#jobs)
 local rows, kept = fill(asked[3], asked[4], asked[5])
+give_back()
 if not wrote and #kept == 0 then
   return {results, rows}
 end

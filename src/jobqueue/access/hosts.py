@@ -1,0 +1,80 @@
+"""Names and addresses of servers: which stay on this machine, and which a server answers to."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+
+ANY = "*"
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{1,5})?", re.ASCII)
+_MAX_REMEMBERED = 256
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to it."""
+    if host.lower() == "localhost":
+        return True
+    address = _address(host)
+    return address is not None and address.is_loopback
+
+
+class HostNames:
+    """The names that a server is reached by, as the ``Host`` header tells them.
+
+    A page elsewhere can point a name of its own at this machine (DNS rebinding). To the browser the
+    server then belongs to that page, and the header is the only thing that shows it.
+    """
+
+    def __init__(self, bound: str, allowed: Iterable[str] = (), *, any_name: bool = False) -> None:
+        """``bound``: the address that the server listens on; ``allowed``: names beside it."""
+        self._listed = frozenset(_plain(name) for name in allowed)
+        self._any_name = any_name or ANY in self._listed
+        bound_to = _address(bound)
+        # It listens on every address of the machine. An address cannot be pointed elsewhere.
+        self._any_address = bound_to is not None and bound_to.is_unspecified
+        self._names = self._listed | {_plain(bound)}
+        self._served: set[bytes] = set()
+
+    def __contains__(self, authority: bytes) -> bool:
+        """Whether a ``Host`` header, with or without a port, names this server."""
+        if self._any_name or authority in self._served:
+            return True
+        host = host_of(authority)
+        if host is None or not self._is_ours(host):
+            return False
+        if len(self._served) < _MAX_REMEMBERED:
+            self._served.add(authority)
+        return True
+
+    def is_listed(self, host: str) -> bool:
+        """Whether the operator named this host."""
+        return host in self._listed
+
+    def _is_ours(self, host: str) -> bool:
+        if host in self._names or is_loopback(host):
+            return True
+        return self._any_address and _address(host) is not None
+
+    def __str__(self) -> str:
+        return ", ".join(sorted({"localhost", "127.0.0.1", *self._names}))
+
+
+def host_of(authority: bytes) -> str | None:
+    """The host of ``HOST`` or ``HOST:PORT``; None if it is neither."""
+    found = _AUTHORITY.fullmatch(authority.decode("latin-1").strip().lower())
+    return None if found is None else _plain(found[1])
+
+
+def _plain(host: str) -> str:
+    """One spelling for each name or address."""
+    bare = host.strip().lower().removesuffix(".").strip("[]")
+    address = _address(bare)
+    return bare if address is None else str(address)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None

@@ -1,0 +1,197 @@
+"""The public keys of token issuers: a PEM file or a key set (JWKS, RFC 7517).
+
+Needs the package cryptography; only a server that is told of such a file imports this module.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from jobqueue.access.signatures import MAX_TRIES, Key
+from jobqueue.core.clock import Clock
+from jobqueue.core.errors import InvalidArgument
+
+MAX_FILE_BYTES = 256 * 1024
+MAX_KEYS = 64
+MIN_RSA_BITS = 2048
+CHECK_SECONDS = 1.0  # how often at most the file is looked at
+_OTHERS_MAY_WRITE = 0o022
+_RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
+_CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_JWK_CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
+_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
+
+log = logging.getLogger("jobqueue.access")
+
+
+class KeyFile:
+    """The keys of a file, read again when it has changed."""
+
+    def __init__(self, file: Path, where: str, clock: Clock) -> None:
+        """InvalidArgument, naming the setting ``where``, if there is no usable key in it."""
+        self._file = file
+        self._where = where
+        self._clock = clock
+        self._looked_at = clock.now()
+        self._seen = self._mark()
+        self._keys = self._read()
+
+    def keys(self) -> list[Key]:
+        """The keys. A file that cannot be used is reported, and the keys read before stay."""
+        now = self._clock.now()
+        if abs(now - self._looked_at) >= CHECK_SECONDS:
+            self._looked_at = now
+            mark = self._mark()
+            if mark != self._seen:
+                self._seen = mark
+                self._read_again()
+        return self._keys
+
+    def _read_again(self) -> None:
+        try:
+            self._keys = self._read()
+        except InvalidArgument as error:
+            log.warning("cannot use %s; the keys read before stay valid", error.message)
+        else:
+            log.info("%d keys of tokens read from %s", len(self._keys), self._file)
+
+    def _mark(self) -> object:
+        """Differs when the file does."""
+        try:
+            found = self._file.stat()
+        except OSError as error:
+            return error.errno
+        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    def _read(self) -> list[Key]:
+        try:
+            # Without O_NONBLOCK a pipe would stop the server until somebody writes to it.
+            number = os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(number, "rb") as stream:
+                found = os.fstat(number)
+                if not stat.S_ISREG(found.st_mode):
+                    raise self._bad("is not a regular file")
+                content = stream.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise self._bad(error.strerror or str(error)) from None
+        if found.st_mode & _OTHERS_MAY_WRITE:
+            raise self._bad(
+                f"others may change it (mode {found.st_mode & 0o777:03o});"
+                f" run chmod go-w {self._file}"
+            )
+        if len(content) > MAX_FILE_BYTES:
+            raise self._bad(f"is larger than {MAX_FILE_BYTES} bytes")
+        try:
+            return parse_keys(content)
+        except ValueError as error:
+            raise self._bad(str(error)) from None
+
+    def _bad(self, what: str) -> InvalidArgument:
+        return InvalidArgument(self._where, f"{self._file}: {what}")
+
+
+def parse_keys(content: bytes) -> list[Key]:
+    """The public keys in a file's content; ValueError says what is wrong."""
+    blocks = list(_PEM.finditer(content))
+    keys = _from_pem(blocks) if blocks else _from_key_set(content)
+    if not keys:
+        raise ValueError("holds no key that signatures can be checked with")
+    return keys
+
+
+def _from_pem(blocks: list[re.Match[bytes]]) -> list[Key]:
+    if len(blocks) > MAX_TRIES:
+        # They have no names, so every token is checked with each.
+        raise ValueError(f"holds more than {MAX_TRIES} PEM keys; a key set (JWKS) may hold more")
+    keys = []
+    for number, block in enumerate(blocks, 1):
+        label = block[1].decode()
+        if "PRIVATE" in label:
+            raise ValueError(_private(number))
+        if label == "CERTIFICATE":
+            raise ValueError(
+                f"key {number} is a certificate; get its key: openssl x509 -pubkey -noout -in FILE"
+            )
+        try:
+            public = load_pem_public_key(block[0])
+        except (ValueError, UnsupportedAlgorithm):
+            raise ValueError(f"key {number} is not a public key in PEM") from None
+        fits = _algorithms(public, number)
+        if not fits:
+            raise ValueError(f"key {number} must be RSA, EC (P-256, P-384, P-521) or Ed25519")
+        keys.append(Key(None, fits, public))
+    return keys
+
+
+def _from_key_set(content: bytes) -> list[Key]:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        raise ValueError("is neither PEM nor a key set (JWKS)") from None
+    members = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(members, list):
+        raise ValueError('is not a key set (JWKS): it must be {"keys": [...]}')
+    if len(members) > MAX_KEYS:
+        raise ValueError(f"holds more than {MAX_KEYS} keys")
+    found = (_from_jwk(member, number) for number, member in enumerate(members, 1))
+    return [key for key in found if key is not None]
+
+
+def _from_jwk(member: Any, number: int) -> Key | None:
+    """None for a key that is there for something else: issuers publish these, too."""
+    if not isinstance(member, dict):
+        raise ValueError(f"key {number} must be an object")
+    kind, kid, named = member.get("kty"), member.get("kid"), member.get("alg")
+    if kind == "oct":
+        raise ValueError(f"key {number} is a shared secret; it belongs in auth.jwt_secret")
+    if "d" in member:
+        raise ValueError(_private(number))
+    if kid is not None and not isinstance(kid, str):
+        raise ValueError(f"key {number}: its kid must be text")
+    operations = member.get("key_ops", ["verify"])
+    if member.get("use", "sig") != "sig" or "verify" not in operations:
+        return None
+    # The algorithm says here only how the key is written down.
+    curve = member.get("crv")
+    form = "RS256" if kind == "RSA" else _JWK_CURVES.get(curve) if isinstance(curve, str) else None
+    if form is None or (kind == "OKP") != (form == "EdDSA"):
+        return None
+    try:
+        public = jwt.PyJWK(member, form).key
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+        raise ValueError(f"key {number} is not a public key ({kind})") from None
+    fits = _algorithms(public, number)
+    if named is not None:
+        fits = frozenset(name for name in fits if name == named)
+    return Key(kid, fits, public) if fits else None
+
+
+def _algorithms(public: Any, number: int) -> frozenset[str]:
+    """What may be checked with the key: its kind decides, never a token."""
+    if isinstance(public, RSAPublicKey):
+        if public.key_size < MIN_RSA_BITS:
+            raise ValueError(
+                f"key {number} has {public.key_size} bits; RSA takes {MIN_RSA_BITS} or more"
+            )
+        return _RSA
+    if isinstance(public, EllipticCurvePublicKey):
+        known = _CURVES.get(public.curve.name)
+        return frozenset([known] if known else [])
+    return frozenset(["EdDSA"] if isinstance(public, Ed25519PublicKey) else [])
+
+
+def _private(number: int) -> str:
+    return f"key {number} is a private key; the server takes public keys, keep this one secret"

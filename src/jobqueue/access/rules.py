@@ -1,0 +1,228 @@
+"""The one table: who may do what, which budget counts it, how long its lists may be.
+
+Both faces read it, and docs/security.md shows it. A method that is not in it is nobody's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jobqueue.access.callers import Role
+
+
+class Kind(enum.Enum):
+    """Which budget counts a call while it is under way."""
+
+    PROBE = "probe"  # always let in: an orchestrator must not kill a server for being used
+    CALL = "call"
+    WAIT = "wait"  # a long poll
+    STREAM = "stream"
+    WATCH = "watch"  # a stream of those who are not known: it takes no room from the others
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What holds for one action, on every face."""
+
+    roles: frozenset[Role] | None  # one of them is needed; None: open to everybody
+    kind: Kind = Kind.CALL
+    # The most items of each list in one message, by its path in the gRPC request: "specs.labels"
+    # are the labels of all specs together. They are counted before they are built.
+    items: Mapping[str, int] = field(default_factory=dict)
+    changes: bool = False  # the audit log has a line for it
+
+
+MAX_BATCH = 10_000  # jobs in one message
+MAX_LABELS = 32 * MAX_BATCH  # of all of them
+MAX_JOB_LABELS = 1_000  # of one; the engine takes fewer, and says so
+MAX_REPORTS = 100_000  # in one message; a worker joins those that waited
+MAX_LEASES = 100_000  # a worker's largest concurrency
+MAX_NAMES = 10_000  # of queues or task types; the engine takes fewer, and says which
+MAX_WEIGHTS = 100  # there are ten priorities
+MAX_FILTERS = 100  # there are fewer states, and fewer reasons
+
+_OPEN = None
+_CLIENT = frozenset({Role.CLIENT})
+_READER = frozenset({Role.CLIENT, Role.OPERATOR})
+_WORKER = frozenset({Role.WORKER})
+_OPERATOR = frozenset({Role.OPERATOR})
+# No role is enough: jq-service judges the calls between its parts by their senders
+# (api/grpc/taskqueue/callers.py), and jq-server does not serve them.
+_PARTS: frozenset[Role] = frozenset()
+
+_WORKER_INFO = {"worker.queues": MAX_NAMES, "worker.types": MAX_NAMES}
+_BEAT = {"leases": MAX_LEASES, "begun": MAX_LEASES, "progress": MAX_LEASES}
+
+RULES: dict[str, Rule] = {
+    "server.probe": Rule(_OPEN, Kind.PROBE),
+    "server.watch_health": Rule(_OPEN, Kind.WATCH),
+    "server.describe": Rule(_OPEN),
+    "server.reflect": Rule(_OPERATOR, Kind.STREAM),
+    "server.metrics": Rule(_OPERATOR, Kind.PROBE),
+    "server.status": Rule(_OPERATOR),
+    "job.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
+    "job.submit_batch": Rule(_CLIENT, items={"specs": MAX_BATCH, "specs.labels": MAX_LABELS}),
+    "job.submit_stream": Rule(
+        _CLIENT, Kind.STREAM, {"specs": MAX_BATCH, "specs.labels": MAX_LABELS}
+    ),
+    "job.read": Rule(_READER),
+    "job.result": Rule(_READER),
+    "job.history": Rule(_READER),
+    "job.list": Rule(_READER, items={"states": MAX_FILTERS, "reasons": MAX_FILTERS}),
+    "job.wait": Rule(_READER, Kind.WAIT),
+    "job.watch": Rule(_READER, Kind.STREAM),
+    "job.cancel": Rule(_READER, changes=True),
+    "job.retry": Rule(_OPERATOR, changes=True),
+    "job.retry_all": Rule(_OPERATOR, items={"reasons": MAX_FILTERS}, changes=True),
+    "job.delete": Rule(_OPERATOR, changes=True),
+    "task.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
+    "task.list": Rule(_READER, items={"status_filter": MAX_FILTERS}),
+    "queue.list": Rule(_OPERATOR),
+    "queue.read": Rule(_OPERATOR),
+    "queue.create": Rule(_OPERATOR, items={"queue.priority_weights": MAX_WEIGHTS}, changes=True),
+    "queue.update": Rule(
+        _OPERATOR,
+        items={"queue.priority_weights": MAX_WEIGHTS, "reset": MAX_WEIGHTS},
+        changes=True,
+    ),
+    "queue.delete": Rule(_OPERATOR, changes=True),
+    "queue.pause": Rule(_OPERATOR, changes=True),
+    "queue.resume": Rule(_OPERATOR, changes=True),
+    "worker.connect": Rule(
+        _WORKER,
+        Kind.STREAM,
+        {
+            "hello.worker.queues": MAX_NAMES,
+            "hello.worker.types": MAX_NAMES,
+            "reports": MAX_REPORTS,
+            "reports.reports": MAX_REPORTS,
+            "beat.leases": MAX_LEASES,
+            "beat.begun": MAX_LEASES,
+            "beat.progress": MAX_LEASES,
+        },
+        changes=True,
+    ),
+    "worker.register": Rule(_WORKER, items=_WORKER_INFO, changes=True),
+    "worker.fetch": Rule(_WORKER, Kind.WAIT),
+    "worker.report": Rule(_WORKER, items={"reports": MAX_REPORTS}),
+    "worker.heartbeat": Rule(_WORKER, items=_BEAT),
+    "worker.deregister": Rule(_WORKER, changes=True),
+    "worker.missing_queues": Rule(_WORKER, items={"names": MAX_NAMES}),
+    "worker.list": Rule(_OPERATOR),
+    "worker.drain": Rule(_OPERATOR, changes=True),
+    "worker.undrain": Rule(_OPERATOR, changes=True),
+    "worker.shutdown": Rule(_OPERATOR, changes=True),
+    "part.create_job": Rule(_PARTS, items={"spec.labels": MAX_JOB_LABELS}),
+    "part.list_jobs": Rule(_PARTS, items={"status_filter": MAX_FILTERS}),
+    "part.call": Rule(_PARTS),
+}
+
+_PUBLIC = "/taskqueue.v1.TaskQueuePublicService"
+_PART = "/taskqueue.internal.v1"
+
+GRPC: dict[str, str] = {
+    "/grpc.health.v1.Health/Check": "server.probe",
+    "/grpc.health.v1.Health/List": "server.status",
+    "/grpc.health.v1.Health/Watch": "server.watch_health",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "server.reflect",
+    "/jq.v1.ClientService/Submit": "job.submit",
+    "/jq.v1.ClientService/SubmitBatch": "job.submit_batch",
+    "/jq.v1.ClientService/SubmitStream": "job.submit_stream",
+    "/jq.v1.ClientService/GetJob": "job.read",
+    "/jq.v1.ClientService/WaitJob": "job.wait",
+    "/jq.v1.ClientService/CancelJob": "job.cancel",
+    "/jq.v1.ClientService/ListJobs": "job.list",
+    "/jq.v1.ClientService/GetHistory": "job.history",
+    "/jq.v1.ClientService/WatchJob": "job.watch",
+    "/jq.v1.WorkerService/Connect": "worker.connect",
+    "/jq.v1.WorkerService/Register": "worker.register",
+    "/jq.v1.WorkerService/Fetch": "worker.fetch",
+    "/jq.v1.WorkerService/Report": "worker.report",
+    "/jq.v1.WorkerService/Heartbeat": "worker.heartbeat",
+    "/jq.v1.WorkerService/Deregister": "worker.deregister",
+    "/jq.v1.WorkerService/MissingQueues": "worker.missing_queues",
+    "/jq.v1.OperatorService/CreateQueue": "queue.create",
+    "/jq.v1.OperatorService/UpdateQueue": "queue.update",
+    "/jq.v1.OperatorService/DeleteQueue": "queue.delete",
+    "/jq.v1.OperatorService/PauseQueue": "queue.pause",
+    "/jq.v1.OperatorService/ResumeQueue": "queue.resume",
+    "/jq.v1.OperatorService/GetQueueStats": "queue.read",
+    "/jq.v1.OperatorService/ListQueues": "queue.list",
+    "/jq.v1.OperatorService/ListWorkers": "worker.list",
+    "/jq.v1.OperatorService/DrainWorker": "worker.drain",
+    "/jq.v1.OperatorService/UndrainWorker": "worker.undrain",
+    "/jq.v1.OperatorService/ShutdownWorker": "worker.shutdown",
+    "/jq.v1.OperatorService/RetryJob": "job.retry",
+    "/jq.v1.OperatorService/RetryDeadLetters": "job.retry_all",
+    "/jq.v1.OperatorService/DeleteJob": "job.delete",
+    "/jq.v1.OperatorService/GetHealth": "server.status",
+    f"{_PUBLIC}/SubmitJob": "task.submit",
+    f"{_PUBLIC}/GetJobStatus": "job.read",
+    f"{_PUBLIC}/GetJobResult": "job.result",
+    f"{_PUBLIC}/CancelJob": "job.cancel",
+    f"{_PUBLIC}/ListJobs": "task.list",
+    f"{_PART}.JobInternalService/CreateJob": "part.create_job",
+    f"{_PART}.JobInternalService/DeleteJobIfStatus": "part.call",
+    f"{_PART}.JobInternalService/GetJobRecord": "part.call",
+    f"{_PART}.JobInternalService/ListJobRecords": "part.list_jobs",
+    f"{_PART}.JobInternalService/TransitionJobStatus": "part.call",
+    f"{_PART}.JobInternalService/SetCancelRequested": "part.call",
+    f"{_PART}.QueueInternalService/EnqueueJob": "part.call",
+    f"{_PART}.QueueInternalService/DequeueJob": "part.call",
+    f"{_PART}.QueueInternalService/RemoveJobIfPresent": "part.call",
+    f"{_PART}.CoordinatorInternalService/WorkerHeartbeat": "part.call",
+    f"{_PART}.CoordinatorInternalService/FetchWork": "part.call",
+    f"{_PART}.CoordinatorInternalService/ReportWorkOutcome": "part.call",
+    f"{_PART}.ResultInternalService/StoreResult": "part.call",
+    f"{_PART}.ResultInternalService/GetResult": "part.call",
+}
+
+HTTP: dict[tuple[str, str], str] = {
+    ("GET", "/healthz"): "server.probe",
+    ("GET", "/readyz"): "server.probe",
+    ("GET", "/metrics"): "server.metrics",
+    ("GET", "/status"): "server.status",
+    ("GET", "/"): "server.describe",
+    ("GET", "/docs"): "server.describe",
+    ("GET", "/docs/start.js"): "server.describe",
+    ("GET", "/docs/swagger-ui.css"): "server.describe",
+    ("GET", "/docs/swagger-ui-bundle.js"): "server.describe",
+    ("GET", "/openapi.json"): "server.describe",
+    ("POST", "/jobs"): "job.submit",
+    ("POST", "/jobs/batch"): "job.submit_batch",
+    ("GET", "/jobs"): "job.list",
+    ("GET", "/jobs/{job_id}"): "job.read",
+    ("GET", "/jobs/{job_id}/wait"): "job.wait",
+    ("GET", "/jobs/{job_id}/events"): "job.history",  # followed, it is a job.watch
+    ("POST", "/jobs/{job_id}/cancel"): "job.cancel",
+    ("POST", "/jobs/{job_id}/retry"): "job.retry",
+    ("DELETE", "/jobs/{job_id}"): "job.delete",
+    ("GET", "/dlq"): "job.list",
+    ("POST", "/dlq/retry"): "job.retry_all",
+    ("POST", "/dlq/{job_id}/retry"): "job.retry",
+    ("GET", "/queues"): "queue.list",
+    ("POST", "/queues"): "queue.create",
+    ("GET", "/queues/{name}"): "queue.read",
+    ("PATCH", "/queues/{name}"): "queue.update",
+    ("DELETE", "/queues/{name}"): "queue.delete",
+    ("POST", "/queues/{name}/pause"): "queue.pause",
+    ("POST", "/queues/{name}/resume"): "queue.resume",
+    ("GET", "/workers"): "worker.list",
+    ("POST", "/workers/{worker_id}/drain"): "worker.drain",
+    ("POST", "/workers/{worker_id}/undrain"): "worker.undrain",
+    ("POST", "/workers/{worker_id}/shutdown"): "worker.shutdown",
+}
+
+_NOBODYS = Rule(frozenset())
+
+
+def grpc_rule(method: str) -> Rule:
+    """The rule of a method by its full name."""
+    return RULES.get(GRPC.get(method, ""), _NOBODYS)
+
+
+def http_rule(verb: str, template: str) -> Rule:
+    """The rule of a route by its verb and its path with the names of its parameters."""
+    return RULES.get(HTTP.get((verb, template), ""), _NOBODYS)

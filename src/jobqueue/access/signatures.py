@@ -1,0 +1,85 @@
+"""Signatures of tokens, checked by PyJWT. Only a server that takes tokens imports this module.
+
+A key is used only with the algorithms of its own kind, so that a token that names another kind of
+algorithm finds no key: a public key is never taken for a shared secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import jwt
+from jwt.algorithms import HMACAlgorithm
+
+from jobqueue.access.tokens import not_valid
+from jobqueue.core.errors import Unauthenticated
+
+HMAC = {
+    "HS256": HMACAlgorithm.SHA256,
+    "HS384": HMACAlgorithm.SHA384,
+    "HS512": HMACAlgorithm.SHA512,
+}
+MAX_TRIES = 4
+"""With how many keys one token is checked: each takes up to half a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a signature is checked with; ``kid`` is its name, if it has one."""
+
+    kid: str | None
+    algorithms: frozenset[str]
+    material: Any = field(repr=False)
+
+
+class _SharedSecret(HMACAlgorithm):
+    """Takes the secret as it is: ``secret_key`` has checked it, once and not for each token."""
+
+    def prepare_key(self, key: str | bytes) -> bytes:
+        return key if isinstance(key, bytes) else key.encode()
+
+    def check_key_length(self, key: bytes) -> str | None:
+        return None
+
+
+def secret_key(secret: bytes) -> Key:
+    """The key of a shared secret; ValueError if it is a public key, which everybody has."""
+    try:
+        material = HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(secret)
+    except jwt.InvalidKeyError:
+        raise ValueError(
+            "is a public key, and no secret; it belongs in a file: auth.jwt_keys_file"
+        ) from None
+    return Key(None, frozenset(HMAC), material)
+
+
+class SignatureChecker:
+    """Finds the key of a token, and checks the token's signature with it."""
+
+    def __init__(self, algorithms: frozenset[str], keys: Callable[[], list[Key]]) -> None:
+        self._algorithms = algorithms
+        self._keys = keys
+        self._jws = jwt.PyJWS()
+        for name, digest in HMAC.items():
+            self._jws.unregister_algorithm(name)
+            self._jws.register_algorithm(name, _SharedSecret(digest))
+
+    def payload(self, token: str, algorithm: str, kid: str | None) -> bytes:
+        """What the token says, or Unauthenticated. ``algorithm`` and ``kid`` are its header's."""
+        if algorithm not in self._algorithms:
+            raise not_valid()
+        fitting = [
+            key
+            for key in self._keys()
+            if algorithm in key.algorithms and (kid is None or key.kid in (None, kid))
+        ]
+        if len(fitting) > MAX_TRIES:
+            raise Unauthenticated("the token must name its key in its header (kid)")
+        for key in fitting:
+            with suppress(jwt.PyJWTError):
+                checked: bytes = self._jws.decode(token, key.material, [algorithm])
+                return checked
+        raise not_valid()

@@ -1,0 +1,32 @@
+"""A real server, with keys, that is attacked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli import processes
+from tests.hostile.target import API_KEYS, Target
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A jq-server where callers have to be known, shared by a file's tests."""
+    with processes.server(
+        tmp_path_factory.mktemp("target"),
+        "--db-url",
+        "memory://",
+        "--worker-concurrency",
+        "0",
+        JQ_AUTH_API_KEYS=API_KEYS,
+    ) as service:
+        yield Target(service)
+
+
+@pytest.fixture(scope="module")
+def open_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """The same with the default settings: everybody may call."""
+    folder = tmp_path_factory.mktemp("open-target")
+    with processes.server(folder, "--db-url", "memory://", "--worker-concurrency", "0") as service:
+        yield Target(service)

@@ -1,0 +1,153 @@
+"""Many connections or streams of one caller must not take HTTP from everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests import patience
+from tests.cli import processes
+from tests.hostile.target import KEYS, Target, headers
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+IDLE = 1_100
+WATCHERS = 530
+ROOM_MIB = 120
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sockets() -> Iterator[None]:
+    """Room for the attacker's sockets. The server inherits the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4_096
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"needs {wanted} open files, the system allows {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def small_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A server with few connections, of which one address has half."""
+    with processes.server(
+        tmp_path_factory.mktemp("small"),
+        *("--db-url", "memory://", "--worker-concurrency", "0"),
+        *("--set", "http.max_connections=120", "--set", "http.max_connections_per_address=60"),
+    ) as service:
+        yield Target(service)
+
+
+Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def lines(
+    target: Target, count: int, said: bytes, source: str = ""
+) -> AsyncIterator[list[Line]]:
+    """So many connections that have said the same."""
+    opened: list[Line] = []
+    local = (source, 0) if source else None
+
+    async def another() -> None:
+        line = await asyncio.open_connection("127.0.0.1", target.http_port, local_addr=local)
+        opened.append(line)
+        line[1].write(said)
+
+    try:
+        while len(opened) < count:
+            await asyncio.gather(*(another() for _ in range(min(100, count - len(opened)))))
+        yield opened
+    finally:
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def status(line: Line) -> int:
+    """The status that a connection was answered with; 0: it was closed."""
+    async with patience.timeout(60):
+        try:
+            first = await line[0].readline()
+        except ConnectionError:
+            return 0
+    return int(first.split(b" ")[1]) if first else 0
+
+
+async def still_there(target: Target, rounds: int = 5) -> None:
+    """The healthy caller goes on calling meanwhile."""
+    for _ in range(rounds):
+        code, _ = await asyncio.to_thread(target.ask, "GET", "/readyz", {})
+        assert code == 200
+
+
+def submitted(target: Target, name: str) -> str:
+    """A job that nobody finishes."""
+    code, text = target.ask("POST", "/jobs", headers(name), '{"payload": 1}')
+    assert code == 202, text
+    job: str = json.loads(text)["job_id"]
+    return job
+
+
+def watching(job: str, name: str) -> bytes:
+    return (
+        f"GET /jobs/{job}/events?watch=1 HTTP/1.1\r\nHost: localhost\r\n"
+        f"Authorization: Bearer {KEYS[name]}\r\n\r\n"
+    ).encode()
+
+
+async def test_the_watchers_of_one_caller_leave_room_for_others(target: Target) -> None:
+    job = await asyncio.to_thread(submitted, target, "client")
+    with target.watched() as seen:
+        async with lines(target, WATCHERS, watching(job, "client")) as opened:
+            codes = [await status(line) for line in opened]
+            await still_there(target)
+            await asyncio.to_thread(submitted, target, "client")  # streams have their own budget
+            async with lines(target, 3, watching(job, "other")) as others:
+                assert [await status(line) for line in others] == [200] * 3
+    assert set(codes) == {200, 503}
+    assert codes.count(200) >= 100
+    assert seen.grown_mib < ROOM_MIB
+    seen.check_healthy()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET /jobs HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+        b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{",
+    ],
+    ids=["silent", "half a head", "half a body, no key"],
+)
+async def test_idle_sockets_leave_room_for_others(target: Target, said: bytes) -> None:
+    with target.watched() as seen:
+        async with lines(target, IDLE, said):
+            await still_there(target)
+    assert seen.grown_mib < ROOM_MIB
+    seen.check_healthy()
+
+
+async def test_the_oldest_idle_connection_makes_room(small_target: Target) -> None:
+    with small_target.watched() as seen:
+        async with lines(small_target, 200, b"") as opened:
+            await still_there(small_target)
+            assert await status(opened[0]) == 0
+    seen.check_healthy()
+
+
+async def test_one_address_does_not_take_the_place_of_another(small_target: Target) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with lines(small_target, 5, request, source="127.0.0.2") as quiet:
+        assert [await status(line) for line in quiet] == [200] * 5
+        async with lines(small_target, 200, b"", source="127.0.0.3"):
+            await still_there(small_target)
+            for reader, writer in quiet:
+                await reader.readuntil(b"ok\n")
+                writer.write(request)
+            assert [await status(line) for line in quiet] == [200] * 5

@@ -1,0 +1,123 @@
+"""Files with secrets or jobs in them, and another user of the machine."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobqueue.access.tls import Credentials, ServerTls, Tls
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import Queue
+from jobqueue.stores.sqlite.store import SqliteStore
+from jobqueue.topology.connect import create_store
+from tests.access.certificates import Authority, Pair
+from tests.cli import processes
+from tests.stores.driver import accept
+
+
+@pytest.fixture(autouse=True)
+def _usual_umask() -> Iterator[None]:
+    """That of most accounts: what it leaves open is open."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+async def test_the_files_of_a_new_sqlite_store_are_for_their_owner_only(tmp_path: Path) -> None:
+    store = create_store(f"sqlite:///{tmp_path}/jobs.db")
+    await store.open()
+    try:
+        await store.create_queue(Queue(name="q"))
+        await accept(store)
+        found = modes(tmp_path)
+        assert found.keys() == {"jobs.db", "jobs.db-wal", "jobs.db-shm"}
+        assert set(found.values()) == {0o600}
+    finally:
+        await store.close()
+
+
+async def test_a_link_to_a_file_that_is_not_there_yet_makes_no_open_file(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "jobs.db")
+    store = SqliteStore(tmp_path / "link")
+    await store.open()
+    await store.close()
+    assert modes(tmp_path)["jobs.db"] == 0o600
+
+
+async def test_an_sqlite_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    """Its owner may have opened it for a group."""
+    store = SqliteStore(tmp_path / "jobs.db")
+    await store.open()
+    await store.close()
+    (tmp_path / "jobs.db").chmod(0o640)
+    await store.open()
+    try:
+        await store.create_queue(Queue(name="q"))
+        assert set(modes(tmp_path).values()) == {0o640}
+    finally:
+        await store.close()
+
+
+# -- the key of a certificate -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def pair(authority: Authority) -> Pair:
+    return authority.issue("server", "IP:127.0.0.1,DNS:localhost")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o620, 0o602, 0o601])
+def test_a_key_that_others_may_read_or_change_is_refused(pair: Pair, mode: int) -> None:
+    pair.key.chmod(mode)
+    for check in (
+        ServerTls(pair.cert, pair.key).check,
+        Credentials(tls=Tls(cert=pair.cert, key=pair.key)).check,
+    ):
+        with pytest.raises(InvalidArgument, match=r"tls.key: .*others may .*chmod 600") as refused:
+            check()
+        assert refused.value.field == "tls.key"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o440, 0o640])
+def test_a_key_that_its_group_may_read_is_taken(pair: Pair, mode: int) -> None:
+    """As Kubernetes mounts a secret for a pod with a group of its own (fsGroup)."""
+    pair.key.chmod(mode)
+    ServerTls(pair.cert, pair.key).check()
+    Credentials(tls=Tls(cert=pair.cert, key=pair.key)).check()
+
+
+@pytest.mark.parametrize(
+    ("program", "variables"),
+    [
+        (("server", "--dry-run"), {"JQ_TLS_CERT": "cert", "JQ_TLS_KEY": "key"}),
+        (("worker",), {"JQ_TLS_CERT": "cert", "JQ_TLS_KEY": "key"}),
+        (("service", "job"), {"TLS_CERT": "cert", "TLS_KEY": "key", "TLS_CA": "ca"}),
+    ],
+)
+def test_no_program_starts_with_a_key_that_others_may_read(
+    tmp_path: Path,
+    authority: Authority,
+    pair: Pair,
+    program: tuple[str, ...],
+    variables: dict[str, str],
+) -> None:
+    pair.key.chmod(0o644)
+    files = {"cert": pair.cert, "key": pair.key, "ca": authority.ca}
+    told = {name: str(files[file]) for name, file in variables.items()}
+    done = processes.run(*program, cwd=tmp_path, timeout=30.0, **told)
+    assert done.returncode in (1, 2)
+    said = done.stdout + done.stderr
+    assert "others may read or change it (mode 644); run chmod 600" in said

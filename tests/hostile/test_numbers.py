@@ -1,0 +1,97 @@
+"""Numbers that no field can hold are told by the field, and are never a defect of the server."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from jobqueue import JobQueue
+from jobqueue.core.errors import InvalidArgument
+from tests.hostile.target import Target
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+HUGE = [
+    "9" * 400,
+    "-" + "9" * 400,
+    "9" * 4_000,
+    "9" * 10_000,
+    "1e400",
+    "-1e400",
+    "1e-400",
+    "0.5e309",
+]
+OF_A_JOB = ["run_at", "delay", "ttl", "timeout", "priority", "max_retries"]
+OF_A_QUEUE = [
+    "max_retries",
+    "ttl",
+    "timeout",
+    "capacity",
+    "retry_base",
+    "retry_max",
+    "retry_jitter",
+]
+
+
+@pytest.mark.parametrize("number", HUGE)
+def test_a_number_of_a_job_or_a_queue(open_target: Target, number: str):
+    shown = {"Content-Type": "application/json"}
+    asked = [("POST", "/jobs", name, f'{{"payload": 1, "{name}": {number}}}') for name in OF_A_JOB]
+    asked += [
+        ("POST", "/queues", name, f'{{"name": "q-{name}", "{name}": {number}}}')
+        for name in OF_A_QUEUE
+    ]
+    asked += [("PATCH", "/queues/default", name, f'{{"{name}": {number}}}') for name in OF_A_QUEUE]
+    for verb, path, name, body in asked:
+        status, told = open_target.ask(verb, path, shown, body)
+        if number == "1e-400" and status in (200, 201, 202, 409):
+            continue  # it is 0
+        assert status == 400, (name, told[:200])
+        assert json.loads(told)["error"]["field"] == name
+    weights = f'{{"name": "w", "priority_weights": {{"0": {number}}}}}'
+    assert open_target.ask("POST", "/queues", shown, weights)[0] == 400
+
+
+@pytest.mark.parametrize("number", [*HUGE, "nan", "inf", "-inf"])
+def test_a_number_of_a_batch_is_wrong_for_its_job_alone(open_target: Target, number: str):
+    body = f'{{"jobs": [{{"payload": 1}}, {{"payload": 2, "run_at": {number}}}]}}'
+    status, told = open_target.ask(
+        "POST", "/jobs/batch", {"Content-Type": "application/json"}, body
+    )
+    if number in ("nan", "inf", "-inf"):  # no JSON
+        assert status == 400
+    elif number == "1e-400":
+        assert status == 202
+    else:
+        assert status == 207
+        assert json.loads(told)["results"][1]["error"]["field"] == "run_at"
+
+
+@pytest.mark.parametrize("number", [*HUGE, "nan", "inf", "-inf", "1" * 5_000])
+def test_a_number_in_a_url(open_target: Target, number: str):
+    for query in (
+        f"/dlq?since={number}",
+        f"/dlq?until={number}",
+        f"/jobs?limit={number}",
+        f"/jobs?page_token={number}",
+        f"/jobs/{'0' * 8}-0000-4000-8000-{'0' * 12}/wait?timeout={number}",
+    ):
+        status, told = open_target.ask("GET", query, {})
+        assert status in (200, 400, 404), (query[:60], told[:200])
+    status, told = open_target.ask("POST", f"/dlq/retry?since={number}", {})
+    assert status in (200, 400), told[:200]
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), math.inf, math.nan])
+@pytest.mark.parametrize("name", ["run_at", "delay", "ttl", "timeout"])
+async def test_a_number_from_a_program(name: str, number: float):
+    app = JobQueue("memory://")
+    options: dict[str, Any] = {name: number}
+    try:
+        with pytest.raises(InvalidArgument, match=name):
+            await app.submit("any", 1, **options)
+    finally:
+        await app.close()
