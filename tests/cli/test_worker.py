@@ -100,6 +100,7 @@ def test_sigterm_finishes_the_running_job_and_hands_back_the_rest(tmp_path, grpc
         while ctl(grpc, "job", "status", first, "-o", "json").json["status"] != "RUNNING":
             pass
         process.signal(signal.SIGTERM)
+        process.line("SIGTERM: draining")  # not sooner: who has not heard of it takes the second
         (tmp_path / "go").touch()
         assert process.wait() == 0
         assert ctl(grpc, "job", "status", first, "-o", "json").json["status"] == "DONE"
