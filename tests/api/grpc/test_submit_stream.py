@@ -372,7 +372,7 @@ async def test_answers_that_nobody_reads_stop_the_reading():
     async def submit(specs: object) -> list[Any]:
         return []
 
-    stream = Deaf()
+    stream: Any = Deaf()
     served = asyncio.create_task(submit_stream.submit_stream(submit, stream, Calls()))
     for _ in range(200):
         await asyncio.sleep(0)
