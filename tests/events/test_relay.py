@@ -177,10 +177,10 @@ async def test_what_came_through_before_a_failure_is_not_published_again(
     """One page is safe, those behind it are not, and it is all heard of at once."""
     monkeypatch.setattr(relay_module, "_PAGE", 2)
     monkeypatch.setattr(relay_module, "_SMALL", 0)
-    term, publisher = await driver.term(), FakePublisher()
+    term, publisher, counts = await driver.term(), FakePublisher(), Counts()
     expected = await busy(driver)
     publisher.away = True
-    relays.start(driver.store, term, publisher)
+    relays.start(driver.store, term, publisher, observer=counts)
     await until(lambda: len(publisher.held) == relay_module._AHEAD)
     first = [message.event_id for message in publisher.held[0]]
     publisher.come_back(taking=1)
@@ -189,6 +189,7 @@ async def test_what_came_through_before_a_failure_is_not_published_again(
     assert sorted(publisher.event_ids()) == sorted(expected)
     sent = Counter((message.topic, message.event_id) for message in publisher.log)
     assert {sent[key] for key in sent if key[1] in first} == {1}
+    assert counts.failed["jq.job-events"]  # an operator who counts failures sees this one
 
 
 class Counts(Deaf):

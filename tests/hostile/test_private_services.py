@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,12 +104,23 @@ def test_the_folder_of_an_earlier_postgres_that_was_killed_is_locked_too(
     start_open_to_everybody(server)
     try:
         psql(server, "postgresql://postgres@127.0.0.1", "CREATE TABLE kept AS SELECT 1 AS one")
+        # One of its children notices late that it was killed, and holds its memory till then.
+        child = children_of(server)[0]
+        os.kill(child, signal.SIGSTOP)
         server.kill()
+        noticed = threading.Timer(1.0, os.kill, (child, signal.SIGCONT))
+        noticed.start()
         server.start()
+        noticed.join()
         assert "password" in refused_by(server, "postgresql://postgres@127.0.0.1")
         assert psql(server, server.dsn(), "SELECT one FROM kept") == "1"
     finally:
         server.remove()
+
+
+def children_of(server: PrivatePostgres) -> list[int]:
+    told = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
+    return [int(pid) for pid in told.split()]
 
 
 def start_open_to_everybody(server: PrivatePostgres) -> None:

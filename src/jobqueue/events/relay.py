@@ -196,6 +196,7 @@ class Relay:
                 await self._settle(flying, term)
         except PublishFailed:
             if moved:  # the pauses begin anew
+                self._observer.publish_failed(self._topics.jobs, 1)
                 self._fail("it has to be opened again")
                 return True
             raise

@@ -37,6 +37,7 @@ KILL: Ending = [(signal.SIGKILL, 5.0)]
 _TAIL = 20  # lines of the log that a failure shows
 _PORT_TRIES = 5
 _FILLING = 120.0  # seconds
+_AGAIN_AFTER = 0.1  # seconds
 # What a server is told of our environment. A client that gets it to run a program finds nothing
 # else there: no keys, no tokens.
 _ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "TZ", "LD_LIBRARY_PATH")
@@ -204,7 +205,7 @@ class PrivateServer(ABC):
             if in_time and ports_left and not ports.is_free(port):
                 ports_left -= 1  # somebody was faster than our server
             elif in_time and self._passes_soon(said):
-                time.sleep(0.1)
+                time.sleep(_AGAIN_AFTER)
             else:
                 raise self._failure(child.returncode, said, port)
 
@@ -316,23 +317,28 @@ class PrivateServer(ABC):
 
     def _run_in(self, folder: Path, command: Sequence[str], what: str, told: bytes = b"") -> None:
         """Run a program to its end as the server's user; `told` is what it reads."""
-        try:
-            made = subprocess.run(
-                account.command_as(self._account(), command),
-                cwd=folder,
-                env=self._environment(),
-                input=told,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                check=False,
-                timeout=_FILLING,
-                umask=0o077,
-            )
-        except subprocess.TimeoutExpired:
-            raise BackingFailed(f"{what} {self.data} took more than {_FILLING:.0f} s") from None
-        if made.returncode:
+        deadline = time.monotonic() + _FILLING
+        while True:
+            try:
+                made = subprocess.run(
+                    account.command_as(self._account(), command),
+                    cwd=folder,
+                    env=self._environment(),
+                    input=told,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                    timeout=deadline - time.monotonic(),
+                    umask=0o077,
+                )
+            except subprocess.TimeoutExpired:
+                raise BackingFailed(f"{what} {self.data} took more than {_FILLING:.0f} s") from None
+            if not made.returncode:
+                return
             said = made.stdout.decode(errors="replace").strip()
-            raise BackingFailed(f"{what} {self.data} for {self.name} failed:\n{said}")
+            if not self._passes_soon(said) or time.monotonic() + _AGAIN_AFTER > deadline:
+                raise BackingFailed(f"{what} {self.data} for {self.name} failed:\n{said}")
+            time.sleep(_AGAIN_AFTER)
 
     def _open_log(self) -> IO[bytes]:
         return os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
