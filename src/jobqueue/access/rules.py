@@ -37,7 +37,8 @@ class Rule:
 MAX_BATCH = 10_000  # jobs in one message
 MAX_LABELS = 32 * MAX_BATCH  # of all of them
 MAX_JOB_LABELS = 1_000  # of one; the engine takes fewer, and says so
-MAX_REPORTS = 100_000  # in one message; a worker joins those that waited
+MAX_REPORTS = 10_000  # in one message; a worker of ours sends 2,000 at a time
+MAX_REPORT_BATCHES = 1_000  # in one message; a worker of ours has one under way
 MAX_LEASES = 100_000  # a worker's largest concurrency
 MAX_NAMES = 10_000  # of queues or task types; the engine takes fewer, and says which
 MAX_WEIGHTS = 100  # there are ten priorities
@@ -96,7 +97,7 @@ RULES: dict[str, Rule] = {
         {
             "hello.worker.queues": MAX_NAMES,
             "hello.worker.types": MAX_NAMES,
-            "reports": MAX_REPORTS,
+            "reports": MAX_REPORT_BATCHES,
             "reports.reports": MAX_REPORTS,
             "beat.leases": MAX_LEASES,
             "beat.begun": MAX_LEASES,
