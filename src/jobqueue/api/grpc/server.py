@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection as reflection_service
 
 from jobqueue._version import __version__
@@ -23,6 +23,7 @@ from jobqueue.api.grpc.channel import (
 )
 from jobqueue.api.grpc.client_servicer import ClientServicer
 from jobqueue.api.grpc.door import Door
+from jobqueue.api.grpc.health import Health
 from jobqueue.api.grpc.listening import bind
 from jobqueue.api.grpc.operator_servicer import OperatorServicer
 from jobqueue.api.grpc.taskqueue.public_servicer import PublicServicer
@@ -50,6 +51,7 @@ SERVICES = tuple(
         (worker_pb2, "WorkerService"),
     )
 )
+HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 TASKQUEUE_SERVICE = PublicServicer.DESCRIPTOR.full_name
 
 
@@ -83,7 +85,7 @@ class GrpcFace:
         self._limiter = limiter
         self._tls = tls
         self._door = Door(access, self._calls, budgets)
-        self._health = health.aio.HealthServicer()
+        self._health = Health(self._services)
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -108,31 +110,23 @@ class GrpcFace:
             add_to_server(PublicServicer(self._taskqueue, calls), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._reflection:
-            names = (*self._services, health.SERVICE_NAME, reflection_service.SERVICE_NAME)
+            names = (*self._services, HEALTH_SERVICE, reflection_service.SERVICE_NAME)
             reflection_service.enable_server_reflection(names, server)
         endpoint = Endpoint(host, port, "grpc.host", "grpc.port")
         bound = await bind(server, endpoint, self._tls)
         await server.start()
         self._server = server
-        await self.set_serving(True)
         log.info(
             "gRPC face listens", extra={"host": host, "port": bound, "tls": self._tls is not None}
         )
         return bound
-
-    async def set_serving(self, serving: bool) -> None:
-        """What the health service answers."""
-        values = health_pb2.HealthCheckResponse
-        status = values.SERVING if serving else values.NOT_SERVING
-        for name in ("", *self._services):
-            await self._health.set(name, status)
 
     async def stop(self, grace: float = 5.0) -> None:
         """Refuse new calls, let those under way end within ``grace`` seconds, cut off the rest."""
         server, self._server = self._server, None
         if server is None:
             return
-        await self._health.enter_graceful_shutdown()
+        self._health.stop()
         self._calls.begin_stop()
         await server.stop(grace)
         try:

@@ -6,13 +6,14 @@ import uuid
 from collections.abc import Sequence
 
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
 from jobqueue.api.grpc.calls import Calls, OnCall
 from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES, server_options
 from jobqueue.api.grpc.door import Door
+from jobqueue.api.grpc.health import Health
 from jobqueue.api.grpc.listening import bind
 from jobqueue.api.grpc.taskqueue.answering import UnknownMethods
 from jobqueue.api.grpc.taskqueue.callers import INCARNATION
@@ -47,7 +48,7 @@ class ServiceHost:
         # Of this start: whoever sees another one knows that what was in memory is gone.
         self.incarnation = uuid.uuid4().hex
         self._calls = Calls(on_call, metadata=((INCARNATION, self.incarnation),))
-        self._health = health.aio.HealthServicer()
+        self._health = Health(())
         self._servicers: list[Servicer] = []
         self._server: grpc.aio.Server | None = None
 
@@ -79,6 +80,7 @@ class ServiceHost:
         )
         for servicer in self._servicers:
             add_to_server(servicer, server)
+        self._health = Health(servicer.DESCRIPTOR.full_name for servicer in self._servicers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         server.add_generic_rpc_handlers((UnknownMethods(self._calls),))
         endpoint = Endpoint(host, port, "BIND_HOST", f"{self._service.upper()}_PORT")
@@ -88,9 +90,6 @@ class ServiceHost:
             raise Unavailable(f"the {self._service} service: {error.message}") from None
         await server.start()
         self._server = server
-        serving = health_pb2.HealthCheckResponse.SERVING
-        for name in ("", *(servicer.DESCRIPTOR.full_name for servicer in self._servicers)):
-            await self._health.set(name, serving)
         return bound
 
     async def stop(self, grace: float) -> None:
@@ -98,6 +97,6 @@ class ServiceHost:
         server, self._server = self._server, None
         if server is None:
             return
-        await self._health.enter_graceful_shutdown()
+        self._health.stop()
         self._calls.begin_stop()
         await server.stop(grace)

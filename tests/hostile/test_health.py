@@ -1,0 +1,122 @@
+"""Health is open to everybody: no watcher may keep the news from the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from jobqueue.api.grpc.server import SERVICES, GrpcFace
+from jobqueue.api.grpc.taskqueue.host import ServiceHost
+from jobqueue.engine.engine import Engine
+from jobqueue.stores.memory import MemoryStore
+from tests import patience
+
+SERVING, NOT_SERVING, UNKNOWN = 1, 2, 3
+
+
+@asynccontextmanager
+async def watched(face: GrpcFace | ServiceHost) -> AsyncIterator[tuple[int, Any]]:
+    """A face that listens, and a stub of its health service."""
+    port = await face.start("127.0.0.1", 0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield port, health_pb2_grpc.HealthStub(channel)
+    await patience.wait_for(face.stop(0.2), 30)
+
+
+def a_face() -> GrpcFace:
+    return GrpcFace(Engine(MemoryStore()))
+
+
+def asked(name: str = "") -> health_pb2.HealthCheckRequest:
+    return health_pb2.HealthCheckRequest(service=name)
+
+
+async def status(watch: Any) -> int:
+    answer = await patience.wait_for(watch.read(), 20)
+    return answer.status if answer is not grpc.aio.EOF else -1
+
+
+def _frame(kind: int, flags: int, stream: int, data: bytes) -> bytes:
+    return len(data).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + data
+
+
+@asynccontextmanager
+async def deaf_watcher(port: int) -> AsyncIterator[None]:
+    """A watch whose client allows the server to send nothing: its HTTP/2 windows are empty."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/grpc.health.v1.Health/Watch",
+        ":authority": "localhost",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    block = b"".join(
+        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in headers.items()
+    )
+    no_window = _frame(4, 0, 0, b"\x00\x04" + bytes(4))
+    message = _frame(0, 1, 1, bytes(5))  # an empty one, and the end of this side
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + no_window + _frame(1, 4, 1, block) + message)
+    try:
+        async with patience.timeout(20):
+            while True:  # until the answer's headers are there: only the status is held back
+                head = await reader.readexactly(9)
+                await reader.readexactly(int.from_bytes(head[:3], "big"))
+                if head[3] == 4 and not head[4] & 1:
+                    writer.write(_frame(4, 1, 0, b""))
+                if head[3] == 1:
+                    break
+        yield
+    finally:
+        writer.close()
+
+
+async def test_a_watcher_that_takes_nothing_holds_up_nobody():
+    face = a_face()
+    async with watched(face) as (port, stub), deaf_watcher(port):
+        watch = stub.Watch(asked())
+        assert await status(watch) == SERVING
+        assert (await stub.Check(asked())).status == SERVING
+        await patience.wait_for(face.stop(0.2), 30)
+        assert await status(watch) == NOT_SERVING
+
+
+async def test_a_watcher_that_leaves_does_not_take_the_news_from_the_others():
+    face = a_face()
+    async with watched(face) as (_, stub):
+        stays, leaves = stub.Watch(asked()), stub.Watch(asked())
+        assert [await status(stays), await status(leaves)] == [SERVING, SERVING]
+        leaves.cancel()
+        assert (await stub.Check(asked())).status == SERVING
+        await patience.wait_for(face.stop(0.2), 30)
+        assert await status(stays) == NOT_SERVING
+
+
+@pytest.mark.parametrize("face", [a_face, lambda: ServiceHost("job")], ids=["server", "service"])
+async def test_names_are_answered_as_the_protocol_says(face):
+    async with watched(face()) as (_, stub):
+        watch = stub.Watch(asked("unknown"))
+        assert await status(watch) == UNKNOWN
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Check(asked("unknown"))
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        assert "unknown" in (refused.value.details() or "")
+        watch.cancel()
+
+
+async def test_every_service_is_watched_by_its_name():
+    face = a_face()
+    async with watched(face) as (_, stub):
+        watches = [stub.Watch(asked(name)) for name in ("", *SERVICES)]
+        assert {await status(watch) for watch in watches} == {SERVING}
+        await patience.wait_for(face.stop(0.2), 30)
+        assert {await status(watch) for watch in watches} == {NOT_SERVING}
