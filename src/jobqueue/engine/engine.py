@@ -43,7 +43,7 @@ from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
-from jobqueue.core.waiting import is_set_within
+from jobqueue.core.waiting import in_turns, is_set_within
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
@@ -234,14 +234,17 @@ class Engine(OperatorCalls):
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
         """See ``ClientApi.submit``."""
-        results: list[SubmitResult | None] = [None] * len(specs)
         limit = self._settings.max_payload_bytes
         now = self._clock.now()
-        for place, spec in enumerate(specs):
+
+        def refusal(spec: JobSpec) -> SubmitResult | None:
             try:
                 admission.check_spec(spec, limit, now)
             except InvalidArgument as error:
-                results[place] = SubmitResult.refused(error)
+                return SubmitResult.refused(error)
+            return None
+
+        results = await in_turns(refusal, specs)
         # Only now: the store need not understand the name of every queue that is asked for.
         good = [place for place, result in enumerate(results) if result is None]
         ttls = await self._queue_ttls.of([specs[place] for place in good])

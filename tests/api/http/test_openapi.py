@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -116,7 +117,7 @@ def test_the_examples_are_accepted(document: dict[str, Any]) -> None:
     settings = HttpSettings()
     readers: dict[str, Any] = {
         "/jobs": lambda body: decode_job(body, settings),
-        "/jobs/batch": lambda body: decode_batch(body, settings),
+        "/jobs/batch": lambda body: asyncio.run(decode_batch(body, settings)),
         "/queues": decode_queue,
     }
     for path, read in readers.items():

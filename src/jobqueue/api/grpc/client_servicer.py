@@ -16,6 +16,7 @@ from jobqueue.core.api import ClientApi
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import JobQuery, SubmitStatus
+from jobqueue.core.waiting import in_turns
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import client_pb2_grpc as rpc
 
@@ -55,8 +56,8 @@ class ClientServicer(rpc.ClientServiceServicer):
         self, request: pb.SubmitBatchRequest, context: Any
     ) -> pb.SubmitBatchResponse:
         """Many jobs; a refusal is in its own result."""
-        results = await self._submit([spec_from_pb(spec) for spec in request.specs])
-        return pb.SubmitBatchResponse(results=[result_to_pb(result) for result in results])
+        results = await self._submit(await in_turns(spec_from_pb, request.specs))
+        return pb.SubmitBatchResponse(results=await in_turns(result_to_pb, results))
 
     @handled
     async def SubmitStream(  # type: ignore[override]  # writes by itself, does not yield

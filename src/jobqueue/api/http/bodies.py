@@ -40,6 +40,7 @@ from jobqueue.core.texts import (
     MAX_TYPE_LENGTH,
     QUEUE_NAME,
 )
+from jobqueue.core.waiting import in_turns
 
 
 def _stated(description: str, **schema: Any) -> Meta:
@@ -283,7 +284,7 @@ def decode_queue_patch(body: bytes) -> QueueUpdate:
     return _decode(_PATCH, QueuePatch, body).update()
 
 
-def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueueError]:
+async def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueueError]:
     """Read a batch: for each item the job, or what is wrong with that item alone.
 
     The items are counted before they are built: three bytes are enough for one.
@@ -297,12 +298,12 @@ def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueue
             whole = _BATCH.decode(_text(body)).jobs
     if whole is not None:
         _check_count(len(whole), settings)
-        return [_spec_or_error(item, settings) for item in whole]
+        return await in_turns(lambda item: _spec_or_error(item, settings), whole)
     items = _decode(_RAW_BATCH, _RawBatch, body).jobs
     if items is None:
         raise InvalidArgument("jobs", "is missing; it must be a list of jobs")
     _check_count(len(items), settings)
-    return [_decode_item(bytes(item), settings) for item in items]
+    return await in_turns(lambda item: _decode_item(bytes(item), settings), items)
 
 
 def _count(body: bytes, settings: HttpSettings) -> None:

@@ -96,7 +96,7 @@ def submit_routes(desk: Desk) -> APIRouter:
     )
     async def submit_batch(request: Request, params: NoParams) -> Response:
         async with desk.buffers.body(request, desk.settings.max_batch_bytes) as body:
-            items = decode_batch(body, desk.settings)
+            items = await decode_batch(body, desk.settings)
             specs = [item for item in items if isinstance(item, JobSpec)]
             submitted = iter(await desk.submit(specs) if specs else [])
         results = [
