@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -40,8 +41,9 @@ async def in_turns(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     if len(items) <= TURN:
         return [work(item) for item in items]
     done: list[R] = []
-    for start in range(0, len(items), TURN):
-        if start:
+    left = iter(items)
+    while len(done) < len(items):
+        if done:
             await asyncio.sleep(0)
-        done.extend([work(item) for item in items[start : start + TURN]])
+        done += [work(item) for item in islice(left, TURN)]
     return done

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from jobqueue.api.grpc.desk import Desk
 from jobqueue.api.grpc.work_fetch import Fetcher
 from jobqueue.api.grpc.work_stream import WorkStream
-from jobqueue.core.errors import NotFound, not_your_worker
+from jobqueue.core.errors import NotFound
 from jobqueue.core.job import owner_allows
 
 # A worker silent for that long is long OFFLINE; its link only takes up room.
@@ -77,8 +77,6 @@ class Seats:
 
     def need(self, worker_id: str, incarnation: int, owner: str) -> Seat:
         """The seat of that very incarnation; NotFound says to register again."""
-        if not self.allows(worker_id, owner):
-            raise not_your_worker(worker_id)
         seat = self.find(worker_id, incarnation, owner)
         if seat is None:
             raise NotFound(f"worker {worker_id!r} is not registered with this server: register it")

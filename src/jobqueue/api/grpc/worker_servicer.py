@@ -90,7 +90,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
     @handled
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
         """Wait for jobs; if the caller goes away, what came goes back."""
-        seat = self._need(request)
+        seat = await self._need(request)
         if not isinstance(seat.line, Fetcher):
             raise Conflict(f"worker {request.worker_id!r} gets its jobs on its stream")
         if not 1 <= request.limit <= seat.desk.info.concurrency:
@@ -114,13 +114,20 @@ class WorkerServicer(rpc.WorkerServiceServicer):
     @handled
     async def Report(self, request: pb.ReportRequest, context: Any) -> pb.ReportResponse:
         """Write reports."""
-        seat = self._need(request)
+        seat = await self._need(request)
         reports = [report_from_pb(report) for report in request.reports]
         return pb.ReportResponse(accepted=await seat.desk.report(reports))
 
-    def _need(self, request: pb.FetchRequest | pb.ReportRequest) -> Seat:
+    async def _need(self, request: pb.FetchRequest | pb.ReportRequest) -> Seat:
+        worker_id, owner = request.worker_id, current_caller().name
         incarnation = check_incarnation(request.incarnation)
-        return self._seats.need(request.worker_id, incarnation, current_caller().name)
+        if not self._seats.allows(worker_id, owner):
+            # The seat may be left over from an owner whose worker is gone. A heartbeat of nothing
+            # asks the store whose it is, and is refused to all but its owner.
+            await asyncio.to_thread(
+                self._backend.pulse, worker_id, incarnation, (), complete=False, owner=owner
+            )
+        return self._seats.need(worker_id, incarnation, owner)
 
     @handled
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
