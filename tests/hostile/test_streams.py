@@ -71,7 +71,8 @@ TIMES = 300
 # So that what the system keeps between the two is little beside what is sent.
 PADDING = worker_pb2.ReportBatch(number=1, reports=[worker_pb2.Report(result=bytes(100_000))])
 INVALID = worker_pb2.ReportBatch(number=1, reports=[worker_pb2.Report()])
-STALE = worker_pb2.ReportBatch(number=2**62, reports=[worker_pb2.Report(kind=2, seq=1, lease=1)])
+STARTED = worker_pb2.Report(kind=worker_pb2.REPORT_KIND_STARTED, seq=1, lease=1)
+STALE = worker_pb2.ReportBatch(number=2**62, reports=[STARTED])
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,14 @@ import pytest_asyncio
 
 from jobqueue.access.rules import MAX_BATCH
 from jobqueue.api.grpc import client_servicer, submit_stream
+from jobqueue.api.grpc.codec import work
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http import bodies
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.job import JobSpec
 from jobqueue.engine import admission
 from jobqueue.engine.engine import Engine
-from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
+from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2, worker_pb2
 from jobqueue.stores.memory import MemoryStore
 
 MOST = 500  # items in one turn of the loop
@@ -109,6 +110,14 @@ async def test_a_batch_over_http_is_read_in_turns(turns, wrong):
         jobs[7]["unknown"] = 1
     items = await bodies.decode_batch(json.dumps({"jobs": jobs}).encode(), HttpSettings())
     assert [n for n, item in enumerate(items) if not isinstance(item, JobSpec)] == [7] * wrong
+    assert (turns.total, turns.most <= MOST) == (MAX_BATCH, True)
+
+
+async def test_the_progress_of_a_heartbeat_is_read_in_turns(turns):
+    turns.count(work, "_lease_progress")
+    news = [worker_pb2.LeaseProgress(lease=n + 1, value=0.5) for n in range(MAX_BATCH)]
+    beat = worker_pb2.HeartbeatRequest(progress=news)
+    assert list(await work.progress_from_pb(beat.progress)) == list(range(1, MAX_BATCH + 1))
     assert (turns.total, turns.most <= MOST) == (MAX_BATCH, True)
 
 

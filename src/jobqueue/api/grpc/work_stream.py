@@ -113,7 +113,7 @@ class WorkStream:
             if message.HasField("beat"):
                 beat = message.beat
                 leases, begun = leases_from_pb(beat.leases), leases_from_pb(beat.begun)
-                progress = progress_from_pb(beat.progress)
+                progress = await progress_from_pb(beat.progress)
                 if self._beat is not None:  # one at a time: each takes a thread
                     await asyncio.wait({self._beat})
                 self._beat = asyncio.create_task(

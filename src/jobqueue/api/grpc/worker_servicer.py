@@ -133,7 +133,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         """Keep leases alive, of workers on a stream as well, and of those of another server."""
         leases, begun = leases_from_pb(request.leases), leases_from_pb(request.begun)
-        progress = progress_from_pb(request.progress)
+        progress = await progress_from_pb(request.progress)
         incarnation = check_incarnation(request.incarnation)
         owner = current_caller().name
         seat = self._seats.find(request.worker_id, incarnation, owner)
