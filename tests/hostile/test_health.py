@@ -19,6 +19,7 @@ from jobqueue.stores.memory import MemoryStore
 from tests import patience
 
 SERVING, NOT_SERVING, UNKNOWN = 1, 2, 3
+GRACE = 3.0  # seconds; used up by the watcher that takes nothing only
 
 
 @asynccontextmanager
@@ -27,7 +28,7 @@ async def watched(face: GrpcFace | ServiceHost) -> AsyncIterator[tuple[int, Any]
     port = await face.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield port, health_pb2_grpc.HealthStub(channel)
-    await patience.wait_for(face.stop(0.2), 30)
+    await patience.wait_for(face.stop(GRACE), 30)
 
 
 def a_face() -> GrpcFace:
@@ -86,7 +87,7 @@ async def test_a_watcher_that_takes_nothing_holds_up_nobody():
         watch = stub.Watch(asked())
         assert await status(watch) == SERVING
         assert (await stub.Check(asked())).status == SERVING
-        await patience.wait_for(face.stop(0.2), 30)
+        await patience.wait_for(face.stop(GRACE), 30)
         assert await status(watch) == NOT_SERVING
 
 
@@ -97,7 +98,7 @@ async def test_a_watcher_that_leaves_does_not_take_the_news_from_the_others():
         assert [await status(stays), await status(leaves)] == [SERVING, SERVING]
         leaves.cancel()
         assert (await stub.Check(asked())).status == SERVING
-        await patience.wait_for(face.stop(0.2), 30)
+        await patience.wait_for(face.stop(GRACE), 30)
         assert await status(stays) == NOT_SERVING
 
 
@@ -118,5 +119,5 @@ async def test_every_service_is_watched_by_its_name():
     async with watched(face) as (_, stub):
         watches = [stub.Watch(asked(name)) for name in ("", *SERVICES)]
         assert {await status(watch) for watch in watches} == {SERVING}
-        await patience.wait_for(face.stop(0.2), 30)
+        await patience.wait_for(face.stop(GRACE), 30)
         assert {await status(watch) for watch in watches} == {NOT_SERVING}
