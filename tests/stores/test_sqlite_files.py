@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from jobqueue.core.store import Claim
 from jobqueue.stores.sqlite.connection import SCHEMA_VERSION
 from jobqueue.stores.sqlite.statements import SQL
 from jobqueue.stores.sqlite.store import SqliteStore
+from tests.services.places import new_folder
 from tests.stores.driver import accept, new, spec, worker
 
 # -- disks that will not take more -----------------------------------------------------------
@@ -97,13 +98,13 @@ async def test_a_file_that_cannot_grow_gives_no_false_ok(child, opened, path: Pa
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Path:
-    """A folder that any user can reach, whoever runs the tests."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder == Path("/tmp") or folder.stat().st_uid != os.getuid():
-            break
-        folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
-    return tmp_path
+def outside() -> Iterator[Path]:
+    """A folder that any user can reach, whoever runs the tests.
+
+    Not below pytest's own, which every other pytest of this user closes to others when it starts.
+    """
+    with new_folder() as made:
+        yield made
 
 
 @pytest.mark.req("jq:NFR-005")
