@@ -32,6 +32,7 @@ class Rule:
     # are the labels of all specs together. They are counted before they are built.
     items: Mapping[str, int] = field(default_factory=dict)
     changes: bool = False  # the audit log has a line for it
+    reads: bool = False  # changes nothing, and answers with as much as there is
 
 
 MAX_BATCH = 10_000  # jobs in one message
@@ -68,19 +69,19 @@ RULES: dict[str, Rule] = {
     "job.submit_stream": Rule(
         _CLIENT, Kind.STREAM, {"specs": MAX_BATCH, "specs.labels": MAX_LABELS}
     ),
-    "job.read": Rule(_READER),
-    "job.result": Rule(_READER),
-    "job.history": Rule(_READER),
-    "job.list": Rule(_READER, items={"states": MAX_FILTERS, "reasons": MAX_FILTERS}),
-    "job.wait": Rule(_READER, Kind.WAIT),
+    "job.read": Rule(_READER, reads=True),
+    "job.result": Rule(_READER, reads=True),
+    "job.history": Rule(_READER, reads=True),
+    "job.list": Rule(_READER, items={"states": MAX_FILTERS, "reasons": MAX_FILTERS}, reads=True),
+    "job.wait": Rule(_READER, Kind.WAIT, reads=True),
     "job.watch": Rule(_READER, Kind.STREAM),
     "job.cancel": Rule(_READER, changes=True),
     "job.retry": Rule(_OPERATOR, changes=True),
     "job.retry_all": Rule(_OPERATOR, items={"reasons": MAX_FILTERS}, changes=True),
     "job.delete": Rule(_OPERATOR, changes=True),
     "task.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
-    "task.list": Rule(_READER, items={"status_filter": MAX_FILTERS}),
-    "queue.list": Rule(_OPERATOR),
+    "task.list": Rule(_READER, items={"status_filter": MAX_FILTERS}, reads=True),
+    "queue.list": Rule(_OPERATOR, reads=True),
     "queue.read": Rule(_OPERATOR),
     "queue.create": Rule(_OPERATOR, items={"queue.priority_weights": MAX_WEIGHTS}, changes=True),
     "queue.update": Rule(
@@ -111,7 +112,7 @@ RULES: dict[str, Rule] = {
     "worker.heartbeat": Rule(_WORKER, items=_BEAT),
     "worker.deregister": Rule(_WORKER, changes=True),
     "worker.missing_queues": Rule(_WORKER, items={"names": MAX_NAMES}),
-    "worker.list": Rule(_OPERATOR),
+    "worker.list": Rule(_OPERATOR, reads=True),
     "worker.drain": Rule(_OPERATOR, changes=True),
     "worker.undrain": Rule(_OPERATOR, changes=True),
     "worker.shutdown": Rule(_OPERATOR, changes=True),

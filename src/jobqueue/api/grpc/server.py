@@ -8,6 +8,7 @@ import logging
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection as reflection_service
+from grpc_reflection.v1alpha import reflection_pb2_grpc
 
 from jobqueue._version import __version__
 from jobqueue.access.budgets import Budgets
@@ -75,7 +76,6 @@ class GrpcFace:
 
         With a ``taskqueue``, taskqueue.v1 is served beside jq.v1.
         """
-        access = access or Access()
         self._backend = backend
         self._taskqueue = taskqueue
         self._services = SERVICES if taskqueue is None else (*SERVICES, TASKQUEUE_SERVICE)
@@ -84,34 +84,36 @@ class GrpcFace:
         self._calls = Calls(on_call)
         self._limiter = limiter
         self._tls = tls
-        self._door = Door(access, self._calls, budgets)
+        self._door = Door(
+            access or Access(), self._calls, budgets, max_message_bytes=self._max_message_bytes
+        )
         self._health = Health(self._services)
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port bound (0 asks for any free one)."""
-        server = grpc.aio.server(
-            interceptors=(self._door,), options=server_options(self._max_message_bytes)
-        )
-        calls = self._calls
+        server = grpc.aio.server(options=server_options(self._max_message_bytes))
+        calls, behind = self._calls, self._door.before(server)
         client_pb2_grpc.add_ClientServiceServicer_to_server(
-            ClientServicer(self._backend, calls, self._limiter), server
+            ClientServicer(self._backend, calls, self._limiter), behind
         )
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(
-            OperatorServicer(self._backend, calls), server
+            OperatorServicer(self._backend, calls), behind
         )
         welcome = worker_pb2.Welcome(
             server_version=__version__, max_message_bytes=self._max_message_bytes
         )
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(
-            WorkerServicer(self._backend, calls, welcome), server
+            WorkerServicer(self._backend, calls, welcome), behind
         )
         if self._taskqueue is not None:
-            add_to_server(PublicServicer(self._taskqueue, calls), server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            add_to_server(PublicServicer(self._taskqueue, calls), behind)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, behind)
         if self._reflection:
             names = (*self._services, HEALTH_SERVICE, reflection_service.SERVICE_NAME)
-            reflection_service.enable_server_reflection(names, server)
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(  # type: ignore[no-untyped-call]
+                reflection_service.aio.ReflectionServicer(names), behind
+            )
         endpoint = Endpoint(host, port, "grpc.host", "grpc.port")
         bound = await bind(server, endpoint, self._tls)
         await server.start()

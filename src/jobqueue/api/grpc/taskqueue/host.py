@@ -75,13 +75,14 @@ class ServiceHost:
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port bound (0 asks for any free one). Unavailable: it is taken."""
         server = grpc.aio.server(
-            interceptors=(*self._interceptors, Door(Access(), self._calls)),
-            options=server_options(self._max_message_bytes),
+            interceptors=self._interceptors, options=server_options(self._max_message_bytes)
         )
+        door = Door(Access(), self._calls, max_message_bytes=self._max_message_bytes)
+        behind = door.before(server)
         for servicer in self._servicers:
-            add_to_server(servicer, server)
+            add_to_server(servicer, behind)
         self._health = Health(servicer.DESCRIPTOR.full_name for servicer in self._servicers)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, behind)
         server.add_generic_rpc_handlers((UnknownMethods(self._calls),))
         endpoint = Endpoint(host, port, "BIND_HOST", f"{self._service.upper()}_PORT")
         try:
