@@ -106,7 +106,7 @@ class Place:
 
 
 class MessageBytes:
-    """Bytes of messages in memory: of requests until their answers, of answers until they are read.
+    """Bytes of messages in memory: of requests until their answers, or of answers until they left.
 
     A caller who has none always gets room for a message. Others wait, each caller in its own line.
     """
@@ -160,19 +160,19 @@ class MessageBytes:
 
     def check(self, account: str, before: int, now: int) -> None:
         """Unavailable if a change would give a caller far more than it may have."""
-        others = self._count.of.get(account, 0) if account else self._count.total
-        if others == before:
-            return  # its only message
+        others = self._held(account) - before
         most = self._budget.per_caller if account else self._budget.in_all
-        if others - before + now > 2 * most:
+        if others and others + now > 2 * most:
             raise Unavailable(
-                f"{account or 'the server'} has {others - before} bytes of messages under way"
-                " already, most of them answers that were not read; try again when they are"
+                f"{account or 'the server'} has {others} bytes of messages under way already; read"
+                " the answers, then try again"
             )
 
+    def _held(self, account: str) -> int:
+        return self._count.of.get(account, 0) if account else self._count.total
+
     def _room(self, account: str) -> bool:
-        held = self._count.of.get(account, 0) if account else self._count.total
-        return not held or not self._count.lacking(account, self.largest)
+        return not self._held(account) or not self._count.lacking(account, self.largest)
 
     def _let_in(self) -> None:
         while self._waiting:

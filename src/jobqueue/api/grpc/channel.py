@@ -60,8 +60,8 @@ def server_options(max_message_bytes: int) -> _Options:
         # A few bytes must not become millions: compressed requests are UNIMPLEMENTED. The bits are
         # the algorithms, the first one is none.
         ("grpc.compression_enabled_algorithms_bitset", 1),
-        # A message that nobody reads yet waits at its sender, but for 64 KiB: gRPC would let in more
-        # on every stream of a fast connection. One that is being read comes by the MiB.
+        # A message that nobody reads yet waits at its sender, but for 64 KiB: gRPC would let in
+        # more on every stream of a fast connection. One that is being read comes by the MiB.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.so_reuseport", 0),  # a taken port is an error, not a silent share
         ("grpc.keepalive_time_ms", 20_000),

@@ -61,8 +61,9 @@ class Door(grpc.GenericRpcHandler):
         self._required = access.required
         self._calls = calls
         self._budgets = budgets or Budgets()
-        self._bytes = MessageBytes(max_message_bytes)
-        self._arrivals = Arrivals(self._bytes)
+        self._requests = MessageBytes(max_message_bytes)
+        self._answers = MessageBytes(max_message_bytes)
+        self._arrivals = Arrivals(self._requests)
         self._behind: list[grpc.GenericRpcHandler] = []
         self._kept: dict[str, _Handler] = {}
 
@@ -133,12 +134,12 @@ class Door(grpc.GenericRpcHandler):
         inner: Any = handler.unary_unary
         serialize: Any = handler.response_serializer
         counted_as = self._budgets.of(rule.kind)
-        held = self._bytes
-        largest = held.largest
-        # It keeps room for its answer, while a wait must not: it takes its time.
-        keeps_room = rule.reads and rule.kind is not Kind.WAIT
+        requests, answers = self._requests, self._answers
+        largest = requests.largest
+        # Who reads takes room for the answer first. A long poll must not: it takes its time.
+        answers_at_once = rule.reads and rule.kind is not Kind.WAIT
 
-        async def call(requests: Any, context: Any) -> bytes:
+        async def call(messages: Any, context: Any) -> bytes:
             try:
                 caller = self._admit(method, rule, context)
                 # Where nobody has to be known, such calls count in all only.
@@ -146,39 +147,46 @@ class Door(grpc.GenericRpcHandler):
                 counted_as.enter(account)
             except JobQueueError as error:
                 await self._abort(method, error, time.perf_counter(), context)
-            size = 0
+            asked = answered = 0
 
             def ended(_: object) -> None:
                 counted_as.leave(account)
-                if size:
-                    held.change(account, size, 0)
+                if asked:
+                    requests.change(account, asked, 0)
+                if answered:
+                    answers.change(account, answered, 0)
 
-            # gRPC does so when the answer has been read, or when the call ends in another way.
+            # gRPC does so when the answer has been sent, or when the call ends in another way.
             context.add_done_callback(ended)
             enter_call(caller)
             try:
-                if not held.take(account):
-                    await held.wait(account)
-                size = largest
+                if not requests.take(account):
+                    await requests.wait(account)
+                asked = largest
                 data = await self._arrivals.read(context)
-                if not keeps_room:
-                    size = held.change(account, size, _weight(data))
+                asked = requests.change(account, asked, _weight(data))
                 request = parse(data)
                 del data
                 if isinstance(request, Refused):
                     raise request.error
+                if answers_at_once:
+                    if not answers.take(account):
+                        await answers.wait(account)
+                    answered = largest
+                else:
+                    answers.check(account, 0, 0)
             except JobQueueError as error:
                 await self._abort(method, error, time.perf_counter(), context)
             answer: bytes = serialize(await inner(request, context))
             del request
             weight = _weight(answer)
-            if weight != size:
-                if rule.reads and weight > size:
+            if weight != answered:
+                if rule.reads and weight > answered:
                     try:
-                        held.check(account, size, weight)
+                        answers.check(account, answered, weight)
                     except JobQueueError as error:
                         await self._abort(method, error, time.perf_counter(), context)
-                size = held.change(account, size, weight)
+                answered = answers.change(account, answered, weight)
             return answer
 
         return call
