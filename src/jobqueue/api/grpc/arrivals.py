@@ -22,8 +22,10 @@ class Arrivals:
     One timer looks after all of them: nearly every message is there when it is asked for.
     """
 
-    def __init__(self, room: MessageBytes) -> None:
+    def __init__(self, room: MessageBytes, *, hurried: bool = False) -> None:
+        """``hurried``: there is no time for slow links, whoever waits."""
         self._room = room
+        self._hurried = hurried
         self._since: dict[asyncio.Task[Any], float] = {}  # the oldest first
         self._late: dict[asyncio.Task[Any], float] = {}  # and how long they had
         self._timer: asyncio.TimerHandle | None = None
@@ -55,7 +57,8 @@ class Arrivals:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
-        longest = LONGEST_IF_SCARCE if self._room.scarce else LONGEST
+        hurried = self._hurried or self._room.scarce
+        longest = LONGEST_IF_SCARCE if hurried else LONGEST
         for task, since in self._since.items():
             if now - since < longest:
                 break

@@ -63,7 +63,10 @@ class Door(grpc.GenericRpcHandler):
         self._budgets = budgets or Budgets()
         self._requests = MessageBytes(max_message_bytes)
         self._answers = MessageBytes(max_message_bytes)
+        # Of those who are not known: what they send takes no room from the others.
+        self._open = MessageBytes(max_message_bytes)
         self._arrivals = Arrivals(self._requests)
+        self._open_arrivals = Arrivals(self._open, hurried=True)
         self._behind: list[grpc.GenericRpcHandler] = []
         self._kept: dict[str, _Handler] = {}
 
@@ -134,7 +137,10 @@ class Door(grpc.GenericRpcHandler):
         inner: Any = handler.unary_unary
         serialize: Any = handler.response_serializer
         counted_as = self._budgets.of(rule.kind)
-        requests, answers = self._requests, self._answers
+        is_open = rule.roles is None
+        requests = self._open if is_open else self._requests
+        arrivals = self._open_arrivals if is_open else self._arrivals
+        answers = self._answers
         largest = requests.largest
         # Who reads takes room for the answer first. A long poll must not: it takes its time.
         answers_at_once = rule.reads and rule.kind is not Kind.WAIT
@@ -143,7 +149,7 @@ class Door(grpc.GenericRpcHandler):
             try:
                 caller = self._admit(method, rule, context)
                 # Where nobody has to be known, such calls count in all only.
-                account = caller.account if caller.name or rule.roles is None else ""
+                account = caller.account if caller.name or is_open else ""
                 counted_as.enter(account)
             except JobQueueError as error:
                 await self._abort(method, error, time.perf_counter(), context)
@@ -163,7 +169,7 @@ class Door(grpc.GenericRpcHandler):
                 if not requests.take(account):
                     await requests.wait(account)
                 asked = largest
-                data = await self._arrivals.read(context)
+                data = await arrivals.read(context)
                 asked = requests.change(account, asked, _weight(data))
                 request = parse(data)
                 del data
