@@ -20,14 +20,33 @@ CERTIFICATE = "jobqueue.certificate"  # in the scope: the name in the client's c
 
 PLACE = "jobqueue.place"  # in the scope: the request's Place in the budgets
 
+_FOUND = "jobqueue.found"  # in the scope: the route, and what it adds to the scope
+
+_AUTHORIZATION = AUTHORIZATION.encode()
+_API_KEY = API_KEY.encode()
+
 # What does not exist takes a known caller of any role, who then learns so.
 _NOWHERE = Rule(ANY_ROLE)
 # A route that is open has no parameters: its template is its path.
 OPEN = frozenset(path for (_, path), action in HTTP.items() if RULES[action].roles is None)
 
 
+class Found(BaseRoute):
+    """The route that the door has found.
+
+    It is the router's first one. So no path is matched twice, and the two never disagree.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        found = scope.get(_FOUND)
+        return (Match.NONE, {}) if found is None else (Match.FULL, found[1])
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await scope[_FOUND][0].handle(scope, receive, send)
+
+
 class Door:
-    """ASGI middleware. It finds routes as the router does, so that the two never disagree."""
+    """ASGI middleware."""
 
     def __init__(self, app: ASGIApp, settings: HttpSettings, routes: Sequence[BaseRoute]) -> None:
         self._app = app
@@ -69,24 +88,24 @@ class Door:
     def _asked(self, scope: Scope) -> tuple[str, Rule]:
         """The action that is asked for, and its rule."""
         for route in self._routes:
-            if route.matches(scope)[0] is Match.FULL:
-                verb, template = scope["method"], str(getattr(route, "path", ""))
+            match, child_scope = route.matches(scope)
+            if match is Match.FULL:
+                scope[_FOUND] = route, child_scope
+                verb, template = scope["method"], getattr(route, "path", "")
                 return HTTP.get((verb, template), ""), http_rule(verb, template)
         return "", _NOWHERE
 
 
 def _shown(scope: Scope) -> Shown:
-    def header(name: str) -> tuple[str, ...]:
-        wanted = name.encode()
-        return tuple(value.decode("latin-1") for key, value in scope["headers"] if key == wanted)
-
+    authorization: tuple[str, ...] = ()
+    api_key: tuple[str, ...] = ()
+    for name, value in scope["headers"]:
+        if name == _AUTHORIZATION:
+            authorization += (value.decode("latin-1"),)
+        elif name == _API_KEY:
+            api_key += (value.decode("latin-1"),)
     client = scope.get("client")
-    return Shown(
-        header(AUTHORIZATION),
-        header(API_KEY),
-        certificate=scope.get(CERTIFICATE, ""),
-        address=client[0] if client else "",
-    )
+    return Shown(authorization, api_key, scope.get(CERTIFICATE, ""), client[0] if client else "")
 
 
 def certificate_name(certificate: Mapping[str, Any] | None) -> str:

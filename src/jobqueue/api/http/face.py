@@ -62,6 +62,7 @@ class _Protocol(HttpToolsProtocol):
             self._refuse(503, Unavailable(refusal))
         else:
             self._expect_head()
+            self._limit_head()
 
     @property
     def in_use(self) -> bool:
@@ -85,6 +86,8 @@ class _Protocol(HttpToolsProtocol):
             return
         head = self._head
         super().data_received(data)
+        if self._head is not None:  # most heads come whole, and take no timer
+            self._limit_head()
         if head is not None and head is self._head:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
@@ -123,7 +126,10 @@ class _Protocol(HttpToolsProtocol):
         self._head = object()
         self._head_bytes = 0
         self._beside_body = 0
-        self._head_timer = self.loop.call_later(self.head_timeout, self._head_late)
+
+    def _limit_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_timeout, self._head_late)
 
     def _head_read(self) -> None:
         self._head = None

@@ -38,10 +38,9 @@ HEADER_LINES = b"".join(b"%b: %b\r\n" % header for header in (*_HEADERS, _POLICY
 
 def protect(start: Message) -> None:
     """Add to the beginning of an answer what browsers are told. A page has a policy of its own."""
-    headers = [*start.get("headers", ()), *_HEADERS]
-    if not any(name == _POLICY[0] for name, _ in headers):
-        headers.append(_POLICY)
-    start["headers"] = headers
+    given = start.get("headers", ())
+    policy = () if _POLICY[0] in dict(given) else (_POLICY,)
+    start["headers"] = [*given, *_HEADERS, *policy]
 
 
 class WebPages:
