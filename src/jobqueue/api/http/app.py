@@ -29,7 +29,7 @@ under its id. Every answer that is not 2xx has the body
 def create_app(backend: Backend, *, settings: HttpSettings | None = None) -> FastAPI:
     """The HTTP API of a backend. ``app.state.desk.draining`` ends its long polls and streams."""
     settings = settings or HttpSettings()
-    desk = Desk(backend, settings, Buffers(settings.max_buffered_bytes))
+    desk = Desk(backend, settings, Buffers(settings))
     app = FastAPI(
         title="jobqueue",
         version=__version__,

@@ -5,18 +5,19 @@ The payload is kept as the very bytes that were sent (``msgspec.Raw``); nothing 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import threading
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from jobqueue.api.http.errors import TooLarge
+from jobqueue.access.callers import current_caller
+from jobqueue.api.http.errors import TooLarge, TooSlow
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
@@ -450,35 +451,102 @@ def query_time(text: str | None, field: str) -> float | None:
 
 
 class Buffers:
-    """Reads bodies, each within its own limit and all together within one."""
+    """Bodies that are held in memory, all together within one limit.
 
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._held = 0
+    A caller may hold as much as is still free: one caller half of it, two a third each. So there is
+    always some left for the next one.
+    """
 
-    @contextlib.asynccontextmanager
-    async def body(self, request: Request, limit: int) -> AsyncIterator[bytes]:
-        """A request's body, counted while it is in use.
+    def __init__(self, settings: HttpSettings) -> None:
+        self._free = settings.max_buffered_bytes
+        self._held: dict[str, int] = {}  # by the caller's account
+        self.rate = settings.body_rate
+        self.pause = settings.body_pause
+
+    def body(self, request: Request, limit: int) -> _Body:
+        """A request's body, for ``async with``: it is counted while it is in use.
 
         It is refused at the first byte too many, before the rest is buffered.
         """
-        declared = request.headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > limit:
-            raise _over(limit)
-        chunks: list[bytes] = []
-        size = 0
+        return _Body(self, request, limit)
+
+    def hold(self, account: str, size: int) -> None:
+        """Count what has come; Unavailable if the caller has more than is left."""
+        held = self._held[account] = self._held.get(account, 0) + size
+        self._free -= size
+        if held > self._free:
+            raise Unavailable(
+                f"the server holds {held} bytes of requests of {account}, and has less than that"
+                " left for others; try again when one has ended"
+            )
+
+    def release(self, account: str, size: int) -> None:
+        """Give back what was counted."""
+        self._free += size
+        held = self._held.pop(account, 0) - size
+        if held > 0:
+            self._held[account] = held
+
+
+class _Body:
+    """One body, as it comes in."""
+
+    __slots__ = ("_account", "_buffers", "_limit", "_request", "_size")
+
+    def __init__(self, buffers: Buffers, request: Request, limit: int) -> None:
+        self._buffers = buffers
+        self._request = request
+        self._limit = limit
+        self._account = current_caller().account
+        self._size = 0
+
+    async def __aenter__(self) -> bytes:
+        for name, value in self._request.scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value) > self._limit:
+                raise _over(self._limit)
         try:
-            async for chunk in request.stream():
-                size += len(chunk)
-                self._held += len(chunk)
-                if size > limit:
-                    raise _over(limit)
-                if self._held > self._total:
-                    raise Unavailable("the server holds too many request bodies; try again")
-                chunks.append(chunk)
-            yield b"".join(chunks)
-        finally:
-            self._held -= size
+            chunk, more = await self._next()
+            return await self._rest(chunk) if more else chunk
+        except BaseException:
+            self._release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    async def _rest(self, first: bytes) -> bytes:
+        """The whole body, of which something is held now: the rest must not be kept back."""
+        chunks = [first]
+        more = True
+        pause, rate = self._buffers.pause, self._buffers.rate
+        time = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout_at(until := time() + pause) as end:
+                while more:
+                    chunk, more = await self._next()
+                    chunks.append(chunk)
+                    # What comes buys time, but never more than a pause of it: a fast sender has no
+                    # more of it to keep back the last byte.
+                    until = min(time() + pause, until + len(chunk) / rate)
+                    end.reschedule(until)
+        except TimeoutError:
+            allowed = f"allowed: {rate} bytes/s or more, and no pause longer than {pause:g} s"
+            raise TooSlow("body", f"comes too slowly; {allowed}") from None
+        return b"".join(chunks)
+
+    async def _next(self) -> tuple[bytes, bool]:
+        message = await self._request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk: bytes = message.get("body", b"")
+        self._size += len(chunk)
+        self._buffers.hold(self._account, len(chunk))
+        if self._size > self._limit:
+            raise _over(self._limit)
+        return chunk, message.get("more_body", False)
+
+    def _release(self) -> None:
+        self._buffers.release(self._account, self._size)
 
 
 def _over(limit: int) -> TooLarge:

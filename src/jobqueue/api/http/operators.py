@@ -34,7 +34,7 @@ def queue_routes(desk: Desk) -> APIRouter:
         "/queues",
         status_code=201,
         summary="Create a queue",
-        responses=answers({201: (shapes.QueueView, "created")}, 400, 409, 413),
+        responses=answers({201: (shapes.QueueView, "created")}, 400, 408, 409, 413),
         openapi_extra=takes(QueueBody),
     )
     async def create(request: Request, params: NoParams) -> Response:
@@ -56,7 +56,7 @@ def queue_routes(desk: Desk) -> APIRouter:
     @router.patch(
         "/queues/{name}",
         summary="Change settings of a queue",
-        responses=answers({200: (shapes.QueueView, "the queue as it is now")}, 400, 404, 413),
+        responses=answers({200: (shapes.QueueView, "the queue as it is now")}, 400, 404, 408, 413),
         openapi_extra=takes(QueuePatch),
     )
     async def update(name: str, request: Request, params: NoParams) -> Response:
