@@ -64,6 +64,8 @@ def server_options(max_message_bytes: int) -> _Options:
         # more on every stream of a fast connection. One that is being read comes by the MiB.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.so_reuseport", 0),  # a taken port is an error, not a silent share
+        # A socket that says nothing is closed. A client of ours gives up after 5 s itself.
+        ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),

@@ -10,6 +10,7 @@ import socket
 import ssl
 from asyncio import TimerHandle
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,10 +18,12 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from jobqueue.access.callers import network
 from jobqueue.api.http.app import create_app
 from jobqueue.api.http.connections import Connections
 from jobqueue.api.http.door import CERTIFICATE, PLACE, certificate_name
 from jobqueue.api.http.errors import ErrorAnswer, detail
+from jobqueue.api.http.handshakes import Handshakes, hang_up
 from jobqueue.api.http.settings import KIB, HttpSettings
 from jobqueue.api.http.web_pages import HEADER_LINES
 from jobqueue.api.listening import Endpoint, open_sockets
@@ -51,13 +54,27 @@ class _Protocol(HttpToolsProtocol):
         self._beside_body = 0  # bytes behind the head that are no body: chunk sizes, trailers
         self._head_timer: TimerHandle | None = None
         self._certificate = ""  # the name in the client's
+        self._handshake: socket.socket | None = None  # of TLS, while that is under way
         self.address = ""
+
+    def accepted(self, connection: socket.socket, address: str) -> bool:
+        """Count it before TLS begins; False if there is no room."""
+        self._handshake = connection
+        self.address = network(address)
+        return not self.open_connections.enter(self)
+
+    def gone(self) -> None:
+        """Its handshake has failed."""
+        self.open_connections.leave(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._certificate = certificate_name(transport.get_extra_info("peercert"))
-        self.address = self.client[0] if self.client else ""
-        refusal = self.open_connections.enter(self)
+        refusal = ""
+        if self._handshake is None:
+            self.address = network(self.client[0]) if self.client else ""
+            refusal = self.open_connections.enter(self)
+        self._handshake = None
         if refusal:
             self._refuse(503, Unavailable(refusal))
         else:
@@ -70,7 +87,10 @@ class _Protocol(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete and PLACE in cycle.scope
 
     def close_for_another(self) -> None:
-        self.transport.abort()
+        if self._handshake is not None:
+            hang_up(self._handshake)
+        else:
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         self.open_connections.spoke(self)
@@ -164,6 +184,7 @@ class _Server(uvicorn.Server):
         self.listening = asyncio.Event()
         self.stopping = asyncio.Event()
         self.grace = 0.0
+        self._handshakes: list[Handshakes] = []  # with TLS, in place of ``servers``
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -171,7 +192,17 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
+        context = self.config.ssl
+        if context is None:
+            await super().startup(sockets=sockets)
+        else:
+            self.servers = []
+            for listener in sockets or ():
+                protocol: Any = self.config.http_protocol_class
+                create = partial(protocol, self.config, self.server_state, {})
+                handshakes = Handshakes(listener, create, context, protocol.head_timeout)
+                self._handshakes.append(handshakes)
+            self.started = True
         self.listening.set()
 
     async def main_loop(self) -> None:
@@ -183,6 +214,8 @@ class _Server(uvicorn.Server):
         """Accept nothing more, let requests end, cut off those that do not."""
         for server in self.servers:
             server.close()
+        for handshakes in self._handshakes:
+            await handshakes.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         tasks = set(self.server_state.tasks)
