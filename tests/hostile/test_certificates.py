@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,10 @@ from jobqueue.access.callers import Role
 from jobqueue.access.policy import Access, Shown, parse_certificate_roles, permit
 from jobqueue.core.errors import PermissionDenied
 from tests import ports
+from tests.access.callers import FACES, OK, calling
 from tests.access.certificates import Authority
 from tests.cli import processes
+from tests.hostile.known_callers import serving
 
 
 def test_a_certificate_has_no_role_until_it_is_given_one() -> None:
@@ -25,6 +29,35 @@ def test_a_certificate_has_no_role_until_it_is_given_one() -> None:
     access = Access(certificates=True, certificate_roles=roles)
     assert access.identify(Shown(certificate="alice")).roles == {Role.CLIENT, Role.WORKER}
     assert access.identify(Shown(certificate="ops")).roles == {Role.OPERATOR}
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_only_a_common_name_or_a_dns_name_names_a_caller(face, tmp_path):
+    """An address, a URI or a mail address was taken for the name of that text."""
+    authority = Authority(tmp_path)
+    ours = authority.issue("server", "IP:127.0.0.1")
+    unnamed = [
+        authority.issue(kind, f"{kind}:{value}", subject="/O=nobody")
+        for kind, value in (("URI", "ops"), ("IP", "10.0.0.7"), ("email", "ops@jobs.example"))
+    ]
+    second = authority.issue(
+        "second", "IP:10.0.0.7,URI:ops,email:ops@jobs.example,DNS:web.example", subject="/O=nobody"
+    )
+    async with serving(
+        known=False,
+        tls__cert=str(ours.cert),
+        tls__key=str(ours.key),
+        tls__client_ca=str(authority.ca),
+        tls__client_roles="web.example:client,*:operator",
+    ) as server:
+        http, grpc = (int(at.rpartition(":")[2]) for at in (server.http_url, server.grpc_target))
+        served: Any = SimpleNamespace(http=http, grpc=grpc)
+        for pair in unnamed:
+            async with calling(face, served, authority, pair) as caller:
+                assert await caller.operate([]) == "UNAUTHENTICATED"
+        async with calling(face, served, authority, second) as caller:
+            assert await caller.operate([]) == "PERMISSION_DENIED"
+            assert await caller.submit([]) == OK
 
 
 def test_a_server_without_a_table_of_roles_says_so_and_lets_no_certificate_do_anything(

@@ -290,8 +290,8 @@ def _shown(metadata: _Metadata, address: str) -> Shown:
 
 
 def certificate_name(auth: dict[str, Iterable[bytes]]) -> str:
-    """The common name, or else the first alternative name."""
-    for field in ("x509_common_name", "x509_subject_alternative_name"):
+    """The common name, or else the first DNS name."""
+    for field in ("x509_common_name", "peer_dns"):
         for value in auth.get(field, ()):
             if value:
                 return value.decode(errors="replace")

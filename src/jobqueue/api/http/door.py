@@ -109,13 +109,10 @@ def _shown(scope: Scope) -> Shown:
 
 
 def certificate_name(certificate: Mapping[str, Any] | None) -> str:
-    """The common name, or else the first alternative name, of a certificate that was verified."""
+    """The common name, or else the first DNS name, of a certificate that was verified."""
     if not certificate:
         return ""
-    for part in certificate.get("subject", ()):
-        for key, value in part:
-            if key == "commonName" and value:
-                return str(value)
-    for _, value in certificate.get("subjectAltName", ()):
-        return str(value)
-    return ""
+    subject = (pair for part in certificate.get("subject", ()) for pair in part)
+    common = next((value for key, value in subject if key == "commonName"), "")
+    others = (value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")
+    return str(common or next(others, ""))
