@@ -64,14 +64,21 @@ class Handshakes:
                 _log.warning("cannot accept connections: %s; trying again in 1 s", error)
                 await asyncio.sleep(_PAUSE)
                 continue
-            protocol = self._create()
-            if protocol.accepted(connection, str(peer[0])):
-                task = asyncio.create_task(self._secure(protocol, connection))
-                self._under_way[task] = connection
-                task.add_done_callback(self._under_way.pop)
-            else:
+            try:
+                self._begin(connection, str(peer[0]))
+            except Exception:  # one connection must not end the others
+                _log.exception("a connection failed unexpectedly")
                 connection.close()
             await asyncio.sleep(0)  # asyncio goes on at once while others wait to be accepted
+
+    def _begin(self, connection: socket.socket, address: str) -> None:
+        protocol = self._create()
+        if not protocol.accepted(connection, address):
+            connection.close()
+            return
+        task = asyncio.create_task(self._secure(protocol, connection))
+        self._under_way[task] = connection
+        task.add_done_callback(self._under_way.pop)
 
     async def _secure(self, protocol: Secured, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
