@@ -205,3 +205,22 @@ def test_a_dry_run_shows_no_password_of_kafka(tmp_path: Path) -> None:
 def dry_run(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     ports = ("--http-port", "0", "--grpc-port", "0")
     return processes.run("server", "--dry-run", *ports, cwd=folder, timeout=30.0, **environ)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(f"{mark}{HEAD}" for mark in ("*", "!", "!!", "!a!", "&a *", "%", "@", "`", "!!binary ")),
+        *(f"{mark}{HEAD}: {TAIL}" for mark in ("*", "!", "!a!", "{", "[", '"\\q')),
+        f"\ndb: {{password:{HEAD}}}",
+        f"\ndb: {{password:{HEAD}, password:{HEAD}}}",
+    ],
+)
+def test_no_value_is_in_an_error_of_the_file(tmp_path: Path, value: str) -> None:
+    """A password that nobody put in quotes means something else to YAML."""
+    file = tmp_path / "jq.yaml"
+    file.write_text(f"kafka:\n  password: {value}\n")
+    with pytest.raises(config.ConfigError) as refused:
+        config.load(file, environ={})
+    assert_hidden(str(refused.value))
+    assert f"{file}:" in str(refused.value)
