@@ -542,7 +542,7 @@ def load(
         values, sources = read_file(config_file, keys())
         if problems := plain_keys_in_file(values, sources):
             raise ConfigError(problems)
-        warnings += _secrets_in(values, sources)
+        warnings += [*_secrets_in(values, sources), *_open_to_everybody(config_file)]
     _take_environment(environ or {}, values, sources, warnings)
     for path, value in (flags or {}).items():
         if value is not None:
@@ -616,6 +616,16 @@ def _secrets_in(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[s
         f"{sources[path]}: {path} holds a secret; give it as {keys()[path].env} instead"
         for path, value in values.items()
         if value and not hashed_only(path) and (keys()[path].secret or holds_secret(str(value)))
+    ]
+
+
+def _open_to_everybody(file: Path) -> list[str]:
+    mode = file.stat().st_mode & 0o777
+    if not mode & 0o002:
+        return []
+    return [
+        f"{file}: everybody may change it (mode {mode:03o}), and so who is let in and what is run;"
+        f" run chmod o-w {file}"
     ]
 
 

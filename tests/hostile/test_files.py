@@ -9,14 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from jobqueue import config
+from jobqueue.access.keyring import read_key_file
+from jobqueue.access.limits import MonotonicClock
+from jobqueue.access.public_keys import KeyFile
 from jobqueue.access.tls import Credentials, ServerTls, Tls
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Queue
 from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.topology.connect import create_store
 from tests.access.certificates import Authority, Pair
+from tests.access.jwt import Issuer
 from tests.cli import processes
 from tests.stores.driver import accept
+
+SOMEBODY = 12_345
 
 
 @pytest.fixture(autouse=True)
@@ -121,3 +128,71 @@ def test_no_program_starts_with_a_key_that_others_may_read(
     assert done.returncode in (1, 2)
     said = done.stdout + done.stderr
     assert "others may read or change it (mode 644); run chmod 600" in said
+
+
+# -- files that decide who is let in ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
+def test_an_authority_that_others_may_change_is_refused(
+    authority: Authority, pair: Pair, mode: int
+) -> None:
+    """They would put in their own, and be any caller, or the server."""
+    pair.key.chmod(0o600)
+    authority.ca.chmod(mode)
+    try:
+        said = rf"others may change it \(mode {mode:o}\); run chmod go-w"
+        with pytest.raises(InvalidArgument, match=rf"tls.client_ca: .*{said}"):
+            ServerTls(pair.cert, pair.key, authority.ca).check()
+        with pytest.raises(InvalidArgument, match=rf"tls.ca: .*{said}"):
+            Credentials(tls=Tls(ca=authority.ca)).check()
+    finally:
+        authority.ca.chmod(0o644)
+    ServerTls(pair.cert, pair.key, authority.ca).check()
+    Credentials(tls=Tls(ca=authority.ca)).check()
+
+
+def give_away(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make it look to root like the file of another user."""
+    if os.geteuid() == 0:
+        os.chown(file, SOMEBODY, SOMEBODY)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.mark.parametrize("name", ["tls.key", "tls.client_ca", "api_keys_file", "jwt_keys_file"])
+def test_root_takes_no_keys_from_the_file_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server", "IP:127.0.0.1,DNS:localhost")
+    keys, issuers = tmp_path / "keys", tmp_path / "issuers.pem"
+    keys.write_text(f"ops:operator:sha256={'0' * 64}\n")
+    keys.chmod(0o600)
+    issuers.write_bytes(Issuer("EdDSA").pem())
+    issuers.chmod(0o644)
+    file, check = {
+        "tls.key": (pair.key, ServerTls(pair.cert, pair.key).check),
+        "tls.client_ca": (authority.ca, ServerTls(pair.cert, pair.key, authority.ca).check),
+        "api_keys_file": (keys, lambda: read_key_file(keys, "auth.api_keys_file")),
+        "jwt_keys_file": (
+            issuers,
+            lambda: KeyFile(issuers, "auth.jwt_keys_file", MonotonicClock()),
+        ),
+    }[name]
+    if os.geteuid() == 0:
+        check()
+    give_away(file, monkeypatch)
+    with pytest.raises(InvalidArgument, match=rf"{name}: .*belongs to user \d+.*run chown root"):
+        check()
+
+
+def test_a_config_file_that_everybody_may_change_is_warned_of(tmp_path: Path) -> None:
+    """They could let themselves in with it."""
+    file = tmp_path / "jq.yaml"
+    file.write_text("log:\n  level: info\n")
+    file.chmod(0o664)
+    assert config.load(file).warnings == []
+    file.chmod(0o666)
+    (warning,) = config.load(file).warnings
+    assert warning.startswith(f"{file}: everybody may change it (mode 666), and so who is let in")

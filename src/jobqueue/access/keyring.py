@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobqueue.access.callers import Caller, Role, parse_roles
-from jobqueue.access.tls import check_private
+from jobqueue.access.tls import check_owner, check_private
 from jobqueue.core.errors import InvalidArgument
 
 HASH_PREFIX = "sha256="
@@ -77,6 +77,7 @@ def _known(roles: str) -> frozenset[Role]:
 def read_key_file(file: Path, where: str) -> list[ApiKey]:
     """The keys in a file, one on a line. A file that others may read or change is refused."""
     check_private(file, where)
+    check_owner(file, where)
     try:
         with file.open("rb") as stream:
             raw = stream.read(_MAX_FILE_BYTES + 1)

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from jobqueue.access.signatures import MAX_TRIES, Key
+from jobqueue.access.tls import check_owner, check_unchangeable
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import InvalidArgument
 
@@ -28,7 +29,6 @@ MAX_FILE_BYTES = 256 * 1024
 MAX_KEYS = 64
 MIN_RSA_BITS = 2048
 CHECK_SECONDS = 1.0  # how often at most the file is looked at
-_OTHERS_MAY_WRITE = 0o022
 _RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _JWK_CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
@@ -87,11 +87,8 @@ class KeyFile:
                 content = stream.read(MAX_FILE_BYTES + 1)
         except OSError as error:
             raise self._bad(error.strerror or str(error)) from None
-        if found.st_mode & _OTHERS_MAY_WRITE:
-            raise self._bad(
-                f"others may change it (mode {found.st_mode & 0o777:03o});"
-                f" run chmod go-w {self._file}"
-            )
+        check_unchangeable(self._file, self._where, found)
+        check_owner(self._file, self._where, found)
         if len(content) > MAX_FILE_BYTES:
             raise self._bad(f"is larger than {MAX_FILE_BYTES} bytes")
         try:

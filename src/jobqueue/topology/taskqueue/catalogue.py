@@ -296,8 +296,11 @@ def _check_together(service: Service, values: Values) -> None:
 def _check_files(values: Values) -> None:
     try:
         Credentials(tls=client_tls(values)).check()
+        if (serving := server_tls(values)) is not None:
+            serving.check()
     except InvalidArgument as error:
-        named = {"tls.ca": TLS_CA, "tls.key": TLS_KEY}.get(error.field, TLS_CERT).name
+        variables = {"tls.ca": TLS_CA, "tls.client_ca": TLS_CA, "tls.key": TLS_KEY}
+        named = variables.get(error.field, TLS_CERT).name
         raise InvalidArgument(named, error.message.removeprefix(f"{error.field}: ")) from None
 
 
