@@ -55,14 +55,21 @@ def timestamp(seconds: float) -> str:
 
 
 def _context(record: logging.LogRecord) -> dict[str, Any]:
-    """The ``extra`` fields of a record, without secrets."""
+    """The ``extra`` fields of a record, without secrets.
+
+    Those of the audit log are as they were given: they name callers and objects, never a
+    credential, and a worker called "token=x" must not be hidden by its name.
+    """
+    exact = record.name == AUDIT
     fields: dict[str, Any] = {}
     for name, value in vars(record).items():
         if name in _STANDARD or name.startswith("_"):
             continue
         if name in _RESERVED:
             name = f"{name}_"
-        fields[name] = MASK if _names_secret(name) else _masked(value)
+        if not exact:
+            value = MASK if _names_secret(name) else _masked(value)
+        fields[name] = value
     return fields
 
 

@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pool, message_factory
 
 from jobqueue import logs
 from jobqueue.access.rules import GRPC, HTTP, RULES
+from jobqueue.core.errors import JobQueueError
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec
 from jobqueue.services.model import Spec
@@ -41,10 +42,12 @@ class Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.setFormatter(logs.JsonFormatter("test"))
+        self.records: list[logging.LogRecord] = []
         self.text: list[str] = []
         self._written = asyncio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
         self.text.append(self.format(record))
         self._written.set()
 
@@ -116,6 +119,21 @@ async def test_changes_over_grpc_and_taskqueue_are_written(audited: Lines):
             ("ops", "queue.delete", "none", "NOT_FOUND"),
             ("web", "job.cancel", task.job_id, "OK"),
         ]
+
+
+@pytest.mark.parametrize(
+    "name", ["token=x", "password=a b", "redis://me:word@host", "Bearer 0123456789", "a\\x1b"]
+)
+async def test_an_object_is_named_as_the_caller_named_it(audited: Lines, name: str):
+    """What the log hides in other lines would hide here which worker it was."""
+    async with serving() as server, over_grpc(server, "ops") as ops:
+        with pytest.raises(JobQueueError):
+            await ops.drain_worker(name)
+        (record,) = audited.records
+        assert [told(line) for line in audited.take()] == [
+            ("ops", "worker.drain", name, "NOT_FOUND")
+        ]
+    assert f"object={name} " in logs.TextFormatter().format(record)
 
 
 async def test_a_server_that_asks_nobody_writes_addresses(audited: Lines):
