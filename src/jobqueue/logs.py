@@ -259,6 +259,27 @@ class _Stdout(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
+
+
+def check_audit_file(file: str) -> None:
+    """InvalidArgument if the audit log cannot go there; nothing is made or changed."""
+    try:
+        number = os.open(file, _APPEND | os.O_NONBLOCK)
+    except FileNotFoundError:
+        folder = os.path.dirname(os.path.abspath(file))
+        if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
+            return
+        raise InvalidArgument("log.audit_file", f"{file}: cannot be created in {folder}") from None
+    except OSError as error:
+        raise _unusable(file, error) from None
+    os.close(number)
+
+
+def _unusable(file: str, error: OSError) -> InvalidArgument:
+    return InvalidArgument("log.audit_file", f"{file}: {error.strerror or error}")
+
+
 class _AuditFile(logging.handlers.WatchedFileHandler):
     """Goes on in a new file when the old one was moved away, as logrotate does."""
 
@@ -268,8 +289,7 @@ class _AuditFile(logging.handlers.WatchedFileHandler):
 
     def _open(self) -> TextIOWrapper:
         # For its owner, whatever the umask says.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        file = os.open(self.baseFilename, flags, 0o600)
+        file = os.open(self.baseFilename, _APPEND | os.O_CREAT, 0o600)
         os.fchmod(file, 0o600)
         return open(file, "a", encoding="utf-8")
 
@@ -329,7 +349,7 @@ def _audit_to(file: str, service: str) -> None:
         try:
             audit.addHandler(_AuditFile(file, service))
         except OSError as error:
-            raise InvalidArgument("log.audit_file", f"{file}: {error.strerror or error}") from None
+            raise _unusable(file, error) from None
 
 
 def applied() -> Setup | None:

@@ -22,6 +22,7 @@ from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec
 from jobqueue.services.model import Spec
 from tests import patience
+from tests.cli import processes
 from tests.hostile.known_callers import key_of, over_grpc, over_http, over_taskqueue, serving
 
 pytestmark = pytest.mark.req("inp:PROD")
@@ -267,3 +268,27 @@ async def test_the_audit_file_has_json_lines_for_its_owner_only(tmp_path: Path):
         assert file.stat().st_mode & 0o777 == 0o600
     finally:
         logs.configure("test", "info", "text")
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("audit.log", ""),
+        ("nowhere/audit.log", "cannot be created"),
+        ("folder", "Is a directory"),
+        ("link", "Too many levels of symbolic links"),
+    ],
+)
+def test_a_dry_run_says_whether_the_audit_log_can_be_written(tmp_path: Path, file: str, said: str):
+    """A start would fail for it; the dry run makes no file to find out."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    done = processes.run(
+        *("server", "--dry-run", "--db-url", "memory://", "--http-port", "0", "--grpc-port", "0"),
+        *("--set", f"log.audit_file={tmp_path / file}"),
+        cwd=tmp_path,
+    )
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("audit ")]
+    assert done.returncode == (1 if said else 0), done.stdout
+    assert ("failing" in line, said in line) == (bool(said), True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link"]
