@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -252,9 +253,14 @@ async def guesses(client: httpx.AsyncClient, count: int) -> None:
         assert await guess(client, n) == 401
 
 
-async def test_the_audit_file_has_json_lines_for_its_owner_only(tmp_path: Path):
+@pytest.mark.parametrize("there", [False, True])
+async def test_the_audit_file_has_json_lines_for_its_owner_only(tmp_path: Path, there: bool):
     """As an operator sets it up: beside the log, whatever the level of that is."""
     file = tmp_path / "audit.log"
+    if there:
+        file.touch()
+        file.chmod(0o644)
+    umask = os.umask(0)
     logs.configure("jq-server", "error", "text", audit_file=str(file))
     try:
         async with serving() as server, over_http(server, "ops") as ops:
@@ -267,6 +273,7 @@ async def test_the_audit_file_has_json_lines_for_its_owner_only(tmp_path: Path):
         ]
         assert file.stat().st_mode & 0o777 == 0o600
     finally:
+        os.umask(umask)
         logs.configure("test", "info", "text")
 
 
