@@ -123,4 +123,7 @@ async def test_what_everybody_may_send_is_short(small: Target):
     async with small.channel() as channel:
         name = bytes([0x0A, 0x80, 0x10]) + b"x" * 2048
         watch: Any = channel.unary_stream(WATCH_HEALTH)
-        assert await watch(name).code() is grpc.StatusCode.INVALID_ARGUMENT
+        call = watch(name)
+        with pytest.raises(grpc.aio.AioRpcError, match="at most 1024 bytes") as refused:
+            await call.read()  # who is let in hears of its service
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

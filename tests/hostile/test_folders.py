@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue.core.errors import Unavailable
+from jobqueue.topology.backing import account
 from jobqueue.topology.backing.redis import PrivateRedis
 from jobqueue.topology.supervisor.folders import Claim
 from tests.services.places import new_folder
@@ -36,9 +37,13 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytes
     assert list(folder.iterdir()) == []
 
 
-def test_nobody_else_may_write_beside_the_password_of_a_private_server():
+def test_nobody_else_may_write_beside_the_password_of_a_private_server(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Also where we are not root, who gives the folder a mode of its own anyway."""
+    monkeypatch.setattr(account, "is_root", lambda: False)
     with new_folder() as folder:
-        server = PrivateRedis(folder / "redis")
+        server = PrivateRedis(folder / "made" / "redis")
         before = os.umask(0)
         try:
             server.start()
@@ -46,6 +51,7 @@ def test_nobody_else_may_write_beside_the_password_of_a_private_server():
         finally:
             os.umask(before)
         assert server.folder.stat().st_mode & 0o022 == 0
+        assert server.folder.parent.stat().st_mode & 0o022 == 0
         server.folder.chmod(0o777)
         server.start()
         server.stop()
