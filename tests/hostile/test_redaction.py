@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from jobqueue import config
 from jobqueue.cli.setting_flags import parse_sets
 from jobqueue.client.app import JobQueue
+from jobqueue.config_file import ConfigError
 from jobqueue.core.errors import InvalidArgument, JobQueueError
 from jobqueue.logs import JsonFormatter, TextFormatter
 from jobqueue.redaction import holds_secret, redact, redact_value
@@ -220,7 +221,7 @@ def test_no_value_is_in_an_error_of_the_file(tmp_path: Path, value: str) -> None
     """A password that nobody put in quotes means something else to YAML."""
     file = tmp_path / "jq.yaml"
     file.write_text(f"kafka:\n  password: {value}\n")
-    with pytest.raises(config.ConfigError) as refused:
+    with pytest.raises(ConfigError) as refused:
         config.load(file, environ={})
     assert_hidden(str(refused.value))
     assert f"{file}:" in str(refused.value)

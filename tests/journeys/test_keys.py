@@ -110,13 +110,13 @@ def test_the_audit_log_says_who_cancelled_a_job(machine: Machine) -> None:
     told = machine.succeed(*ctl, "job", "submit", "default", "1", "--delay", "3600", JQ_API_KEY=WEB)
     job = json.loads(told)["job_id"]
     machine.succeed(*ctl, "job", "cancel", job, JQ_API_KEY=OPS)
-    assert machine.run(*ctl, "queue", "delete", "default", JQ_API_KEY=WEB).returncode != 0
+    assert machine.run(*ctl, "queue", "create", "mail", JQ_API_KEY=WEB).returncode != 0
     lines = [json.loads(line) for line in (machine.folder / "audit.log").read_text().splitlines()]
     assert [
         (line["caller"], line["action"], line["object"], line["outcome"]) for line in lines
     ] == [
         ("ops", "job.cancel", job, "OK"),
-        ("web", "queue.delete", "", "PERMISSION_DENIED"),
+        ("web", "queue.create", "", "PERMISSION_DENIED"),
     ]
     assert {line["address"] for line in lines} == {"127.0.0.1"}
 
