@@ -41,6 +41,7 @@ MAX_JOB_LABELS = 1_000  # of one; the engine takes fewer, and says so
 MAX_REPORTS = 10_000  # in one message; a worker of ours sends 2,000 at a time
 MAX_REPORT_BATCHES = 1_000  # in one message; a worker of ours has one under way
 MAX_LEASES = 100_000  # a worker's largest concurrency
+MAX_SLOTS = 1_000  # of a worker of the task queue
 MAX_NAMES = 10_000  # of queues or task types; the engine takes fewer, and says which
 MAX_WEIGHTS = 100  # there are ten priorities
 MAX_FILTERS = 100  # there are fewer states, and fewer reasons
@@ -118,6 +119,7 @@ RULES: dict[str, Rule] = {
     "worker.shutdown": Rule(_OPERATOR, changes=True),
     "part.create_job": Rule(_PARTS, items={"spec.labels": MAX_JOB_LABELS}),
     "part.list_jobs": Rule(_PARTS, items={"status_filter": MAX_FILTERS}),
+    "part.heartbeat": Rule(_PARTS, items={"running_job_ids": MAX_SLOTS}),
     "part.call": Rule(_PARTS),
 }
 
@@ -174,7 +176,7 @@ GRPC: dict[str, str] = {
     f"{_PART}.QueueInternalService/EnqueueJob": "part.call",
     f"{_PART}.QueueInternalService/DequeueJob": "part.call",
     f"{_PART}.QueueInternalService/RemoveJobIfPresent": "part.call",
-    f"{_PART}.CoordinatorInternalService/WorkerHeartbeat": "part.call",
+    f"{_PART}.CoordinatorInternalService/WorkerHeartbeat": "part.heartbeat",
     f"{_PART}.CoordinatorInternalService/FetchWork": "part.call",
     f"{_PART}.CoordinatorInternalService/ReportWorkOutcome": "part.call",
     f"{_PART}.ResultInternalService/StoreResult": "part.call",

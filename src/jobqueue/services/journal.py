@@ -13,6 +13,7 @@ ANOMALY = "consistency_anomaly"
 RACE = "expected_race"
 RESCUE = "rescue"
 STATE_LOST = "state_lost"
+NOT_IN_QUEUE = "queued_not_in_queue"
 
 
 def note(event: str, message: str, *, level: int = logging.INFO, **fields: object) -> None:

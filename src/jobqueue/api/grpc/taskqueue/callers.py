@@ -22,6 +22,7 @@ PURPOSE = "tq-purpose"
 INCARNATION = "tq-incarnation"
 
 RESCUE = "rescue"
+LOOK = "look"  # of an EnqueueJob that queues nothing: is the job there?
 MAX_REQUEST_ID_LENGTH = 128
 _SHOWN = 80
 _ACTORS: Mapping[str, Actor] = {actor.value: actor for actor in Actor}
@@ -117,7 +118,8 @@ def _is_queued_cancel(request: internal.TransitionJobStatusRequest, call: Call) 
 
 _ALWAYS = Only("always", lambda request, call: True)
 
-# The document's table. It gives the Coordinator no EnqueueJob, but a rescue that needs one.
+# The document's table, with what ADR 14 adds for the Coordinator: EnqueueJob, for the rescue that
+# the document asks for, and ListJobRecords, to find jobs that no worker has.
 MATRIX: Mapping[Actor, Mapping[str, Only]] = {
     Actor.CLIENT: {
         "SubmitJob": _ALWAYS,
@@ -144,6 +146,7 @@ MATRIX: Mapping[Actor, Mapping[str, Only]] = {
         "EnqueueJob": Only(f"with {PURPOSE}: {RESCUE}", _is_rescue),
         "TransitionJobStatus": _ALWAYS,
         "GetJobRecord": _ALWAYS,
+        "ListJobRecords": _ALWAYS,
         "StoreResult": _ALWAYS,
     },
     Actor.WORKER: {
