@@ -38,6 +38,8 @@ class Calls:
         self._stopped: asyncio.Future[None] | None = None
         self._readers: set[asyncio.Task[Any]] = set()
         self._owned: set[asyncio.Task[Any]] = set()
+        self.under_way: set[asyncio.Task[Any]] = set()  # calls that ``cut`` may end
+        self.was_cut = False
 
     @property
     def stopping(self) -> bool:
@@ -57,6 +59,12 @@ class Calls:
             signal.set_result(None)
         for reader in self._readers:
             reader.cancel()
+
+    def cut(self) -> None:
+        """Cancel the calls under way. They say themselves that the server stops: gRPC would not."""
+        self.was_cut = True
+        for task in self.under_way:
+            task.cancel()
 
     async def settle(self) -> None:
         """Wait for the work that outlives its calls."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 
@@ -15,7 +16,7 @@ from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES, server_options
 from jobqueue.api.grpc.door import Door
 from jobqueue.api.grpc.health import Health
 from jobqueue.api.grpc.listening import bind
-from jobqueue.api.grpc.taskqueue.answering import UnknownMethods
+from jobqueue.api.grpc.taskqueue.answering import UnknownMethods, log_refused
 from jobqueue.api.grpc.taskqueue.callers import INCARNATION
 from jobqueue.api.grpc.taskqueue.coordinator_servicer import CoordinatorServicer
 from jobqueue.api.grpc.taskqueue.job_servicer import JobServicer
@@ -26,6 +27,11 @@ from jobqueue.api.grpc.taskqueue.result_servicer import ResultServicer
 from jobqueue.api.listening import Endpoint
 from jobqueue.core.errors import JobQueueError, Unavailable
 from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, TaskQueue
+
+# What is too large is refused by us, with a code of the document's table and a line in the log, up
+# to so many times the limit. gRPC cuts off what is larger still, and tells nobody but the caller.
+_GRPC_LIMIT = 4
+_LAST_WORDS = 0.5  # seconds that calls have to say that the service stops
 
 
 class ServiceHost:
@@ -43,10 +49,11 @@ class ServiceHost:
         """``service`` is its name in messages to people."""
         self._service = service
         self._tls = tls
-        self._max_message_bytes = max_message_bytes
+        self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
         self._interceptors = interceptors
         # Of this start: whoever sees another one knows that what was in memory is gone.
         self.incarnation = uuid.uuid4().hex
+        self._on_call = on_call
         self._calls = Calls(on_call, metadata=((INCARNATION, self.incarnation),))
         self._health = Health(())
         self._servicers: list[Servicer] = []
@@ -74,13 +81,12 @@ class ServiceHost:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port bound (0 asks for any free one). Unavailable: it is taken."""
-        server = grpc.aio.server(
-            interceptors=self._interceptors, options=server_options(self._max_message_bytes)
-        )
-        door = Door(Access(), self._calls, max_message_bytes=self._max_message_bytes)
+        largest = _GRPC_LIMIT * self._max_message_bytes
+        server = grpc.aio.server(interceptors=self._interceptors, options=server_options(largest))
+        door = Door(Access(), Calls(self._refused), max_message_bytes=largest)
         behind = door.before(server)
         for servicer in self._servicers:
-            add_to_server(servicer, behind)
+            add_to_server(servicer, behind, max_bytes=self._max_message_bytes)
         self._health = Health(servicer.DESCRIPTOR.full_name for servicer in self._servicers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, behind)
         server.add_generic_rpc_handlers((UnknownMethods(self._calls),))
@@ -100,4 +106,12 @@ class ServiceHost:
             return
         self._health.stop()
         self._calls.begin_stop()
-        await server.stop(grace)
+        cut = asyncio.get_running_loop().call_later(grace, self._calls.cut)
+        await server.stop(grace + _LAST_WORDS)
+        cut.cancel()
+
+    def _refused(self, method: str, status: str, seconds: float) -> None:
+        """Told by the door."""
+        log_refused(method, status, seconds)
+        if self._on_call is not None:
+            self._on_call(method, status, seconds)
