@@ -214,7 +214,8 @@ async def test_any_one_is_killed_under_load_and_started_again(fleet: Fleet, vict
         assert (service.process.poll(), service.process.pid) == (None, pids[name])
         assert service.noise == []
         for line in service.lines[seen[name] :]:
-            assert "exception" not in line, line
+            # gRPC's own complaint that a caller left while it was answered is none of theirs.
+            assert "exception" not in line or line["logger"].startswith("grpc."), line
             assert line.get("grpc_code") != "INTERNAL", line
     if witness := WITNESS.get(victim):
         found = await asyncio.to_thread(

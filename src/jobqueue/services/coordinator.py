@@ -419,7 +419,7 @@ class Coordinator:
             Status.RUNNING,
             final,
             actor=Actor.COORDINATOR,
-            reason=_failure_reason(envelope, stored),
+            reason=_reason(envelope, stored),
             request_id=new_request_id(),
         )
         self._liveness.take(job_id)
@@ -468,10 +468,12 @@ def _envelope(report: Report, status: Status) -> Envelope:
     )
 
 
-def _failure_reason(envelope: Envelope, stored: Stored) -> str:
-    """Why the job failed, if it did: as the envelope has it that is kept, as far as we saw it."""
-    if stored.current is not Status.FAILED:
+def _reason(envelope: Envelope, stored: Stored) -> str:
+    """Why the job failed or was canceled, as the envelope that is kept has it, if we know."""
+    if stored.current is Status.DONE:
         return ""
-    if envelope.status is Status.FAILED:
+    if envelope.status is stored.current:
         return envelope.output_summary
+    if stored.current is Status.CANCELED:
+        return ""
     return OUTPUT_TOO_LARGE if stored.stored else NO_REASON

@@ -151,6 +151,7 @@ async def test_dequeued_first_before_the_start_sets_the_flag_and_the_job_ends_ca
     assert cancels == [Canceled(job_id, True, Q, False)]
     assert called(rig) == ["jobs.get", "queue.remove", "jobs.request_cancel"]
     assert not rig.lines.of(journal.NOT_IN_QUEUE)  # a race, and nobody's fault
+    assert (await rig.gateway.status(job_id)).summary.started_at_ms == 0
     assert await rig.status(job_id) is C
     assert await result_status(rig, job_id) is C
     await rig.check()

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 
 from jobqueue.core.errors import Internal, JobQueueError, NotFound, Unavailable
+from jobqueue.services import worker_loop
 from jobqueue.services.model import (
     HEARTBEAT_INTERVAL_MS,
     MAX_SUMMARY,
@@ -354,6 +355,18 @@ async def test_an_exception_is_a_failure_and_its_text_the_reason(error, reason):
         await until(lambda: bool(script.reports))
     report, _ = script.reports[0]
     assert (report.outcome, report.failure_reason) == (Outcome.FAILED, reason)
+
+
+@pytest.mark.req("tq:RESULT")
+@virtual_time
+async def test_a_runtime_is_never_less_than_the_job_took(monkeypatch):
+    script = Script()
+    script.add(1)
+    times = iter([10.0, 10.0301])
+    monkeypatch.setattr(worker_loop.time, "monotonic", lambda: next(times))
+    async with running(script):
+        await until(lambda: len(script.reports) == 1)
+    assert script.reports[0][0].runtime_ms == 31
 
 
 # -- heartbeats ------------------------------------------------------------------------------------

@@ -253,10 +253,12 @@ async def test_a_request_id_has_a_bound(serve, channel):
     assert text == "tq-request-id: at most 128 characters"
 
 
-async def test_ids_are_taken_in_any_case(serve, channel):
+@pytest.mark.parametrize("other", [JOB.upper(), f" {JOB}", f"{JOB}\n"])
+async def test_ids_are_taken_in_one_spelling(serve, channel, other):
     services = await serve()
-    assert (await ask(channel(services.target), "GetJobStatus", job_id=JOB.upper()))[0] == "OK"
-    assert services.parts["public"].calls == [("status", (JOB,), {})]
+    code, text = await ask(channel(services.target), "GetJobStatus", job_id=other)
+    assert (code, services.calls()) == ("INVALID_ARGUMENT", [])
+    assert BAD_ID in text
 
 
 async def test_a_message_that_is_too_large(serve, peer):
