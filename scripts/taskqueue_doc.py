@@ -98,8 +98,8 @@ def limits() -> str:
         "spec.work_duration_ms": f"0 to {most}",
         "spec.payload_size_bytes": f"0 to {most}; a job that makes more than `MAX_OUTPUT_BYTES`"
         f" ({model.MAX_OUTPUT_BYTES:,}) is `FAILED` (`{model.OUTPUT_TOO_LARGE}`)",
-        "spec.labels": f"at most {texts.MAX_LABELS}, {texts.MAX_LABELS_BYTES:,} bytes in all; a name"
-        f" has 1 to {texts.MAX_LABEL_LENGTH} printable characters, a value may be empty",
+        "spec.labels": f"at most {texts.MAX_LABELS}, {texts.MAX_LABELS_BYTES:,} bytes in all; a"
+        f" name has 1 to {texts.MAX_LABEL_LENGTH} printable characters, a value may be empty",
         "client_request_id": f"empty, or at most {texts.MAX_KEY_LENGTH} printable characters",
         "job_id": "a UUID as it was given out: lower case, no spaces",
         "reason": f"at most {requests.MAX_REASON_LENGTH:,} characters",
