@@ -8,7 +8,6 @@ again under the same request id, by the next fetch.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
@@ -177,8 +176,16 @@ class Coordinator:
     async def _search(self) -> None:
         while True:
             await asyncio.sleep(self._worker_timeout)  # every worker that lives has been heard
-            with contextlib.suppress(JobQueueError):  # whom we called has it in the log
+            try:
                 await self.find_lost()
+            except JobQueueError as error:
+                journal.note(
+                    "search_failed", f"cannot look for RUNNING jobs: {error.message}; trying again"
+                )
+            except Exception:  # a defect; the next look may pass
+                journal.log.exception(
+                    "the look for lost jobs failed", extra={"event": "search_failed"}
+                )
 
     def look(self) -> None:
         """Tell of the workers that fell silent."""
@@ -212,8 +219,8 @@ class Coordinator:
             if job.job_id not in told:
                 continue
             if job.cancel_requested:
-                self._tell_nowhere(job.job_id, "its cancel is finished")
                 await self._end(Envelope(job.job_id, Status.CANCELED, output_summary=CANCELED_LOST))
+                self._tell_nowhere(job.job_id, "its cancel is finished")
             elif not told[job.job_id]:
                 self._tell_nowhere(job.job_id, "it is lost, and CancelJob ends it")
                 self._nowhere[job.job_id] = True

@@ -22,7 +22,7 @@ def note(event: str, message: str, *, level: int = logging.INFO, **fields: objec
 
 
 def anomaly(message: str, **fields: object) -> None:
-    """The parts disagree, and nobody will put it right."""
+    """The parts may disagree."""
     note(ANOMALY, message, level=logging.ERROR, **fields)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 from jobqueue.core.errors import Internal, JobQueueError, NotFound, Unavailable
-from jobqueue.services import worker_loop
 from jobqueue.services.model import (
     HEARTBEAT_INTERVAL_MS,
     MAX_SUMMARY,
@@ -234,7 +234,7 @@ async def test_calls_that_fail_are_made_again_after_pauses_that_grow(lines: Line
     async with running(script):
         await until(lambda: len(script.reports) == (7 if what == "report" else 1))
     times = script.report_times if what == "report" else [at for at, _ in script.fetches][:7]
-    pauses = [after - before - LATENCY for before, after in pairwise(times)]
+    pauses = [after - before - LATENCY for before, after in itertools.pairwise(times)]
     for pause, longest in zip(pauses, [0.2, 0.4, 0.8, 1.6, 2.0, 2.0], strict=True):
         assert longest / 2 <= pause + 1e-6
         assert pause <= longest + 0.002
@@ -363,7 +363,8 @@ async def test_a_runtime_is_never_less_than_the_job_took(monkeypatch):
     script = Script()
     script.add(1)
     times = iter([10.0, 10.0301])
-    monkeypatch.setattr(worker_loop.time, "monotonic", lambda: next(times))
+    told = SimpleNamespace(monotonic=lambda: next(times), time=time.time)
+    monkeypatch.setattr("jobqueue.services.worker_loop.time", told)
     async with running(script):
         await until(lambda: len(script.reports) == 1)
     assert script.reports[0][0].runtime_ms == 31

@@ -24,6 +24,8 @@ log = logging.getLogger("jobqueue.grpc")
 OnCall = Callable[[str, str, float], None]
 """Told of every call that ended: full method name, gRPC status name, seconds."""
 
+LAST_WORDS = 0.5  # seconds that calls which ``cut`` ends have for their answer
+
 T = TypeVar("T")
 Request = TypeVar("Request")
 Response = TypeVar("Response")

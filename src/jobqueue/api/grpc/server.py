@@ -15,7 +15,7 @@ from jobqueue.access.budgets import Budgets
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
-from jobqueue.api.grpc.calls import Calls, OnCall
+from jobqueue.api.grpc.calls import LAST_WORDS, Calls, OnCall
 from jobqueue.api.grpc.channel import (
     MESSAGE_MARGIN,
     MIB,
@@ -130,7 +130,10 @@ class GrpcFace:
             return
         self._health.stop()
         self._calls.begin_stop()
+        last = max(0.0, grace - LAST_WORDS)
+        cut = asyncio.get_running_loop().call_later(last, self._calls.cut)
         await server.stop(grace)
+        cut.cancel()
         try:
             async with asyncio.timeout(max(grace, 1.0)):
                 await self._calls.settle()

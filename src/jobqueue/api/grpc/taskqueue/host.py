@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
-from jobqueue.api.grpc.calls import Calls, OnCall
+from jobqueue.api.grpc.calls import LAST_WORDS, Calls, OnCall
 from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES, server_options
 from jobqueue.api.grpc.door import Door
 from jobqueue.api.grpc.health import Health
@@ -31,7 +31,6 @@ from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, Task
 # What is too large is refused by us, with a code of the document's table and a line in the log, up
 # to so many times the limit. gRPC cuts off what is larger still, and tells nobody but the caller.
 _GRPC_LIMIT = 4
-_LAST_WORDS = 0.5  # seconds that calls have to say that the service stops
 
 
 class ServiceHost:
@@ -107,7 +106,7 @@ class ServiceHost:
         self._health.stop()
         self._calls.begin_stop()
         cut = asyncio.get_running_loop().call_later(grace, self._calls.cut)
-        await server.stop(grace + _LAST_WORDS)
+        await server.stop(grace + LAST_WORDS)
         cut.cancel()
 
     def _refused(self, method: str, status: str, seconds: float) -> None:
