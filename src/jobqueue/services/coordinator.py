@@ -66,14 +66,14 @@ _ENDS = {
 class _Taken:
     """A job that is out of the queue, and the id of its compare-and-set.
 
-    ``asked``: that was sent, so that the job may be RUNNING. ``defects``: how often a call about it
-    ended with INTERNAL; it is not tried again before ``due``.
+    ``asked``: that was sent, so that the job may be RUNNING. After a defect it is not tried again
+    before ``due``, and after the next one for twice as long.
     """
 
     job_id: str
     request_id: str = field(default_factory=new_request_id)
     asked: bool = False
-    defects: int = 0
+    pause: float = _FIRST_PAUSE
     due: float = -math.inf
 
 
@@ -104,6 +104,7 @@ class Coordinator:
         self._monotonic = monotonic
         self._protocols = Protocols()
         self._taken: deque[_Taken] = deque()
+        self._starting: set[str] = set()
         self._unanswered: list[str] = []  # request ids of takes
         self._nowhere: dict[str, bool] = {}  # RUNNING jobs that no worker has: was it told?
         self._watches: list[asyncio.Task[None]] = []
@@ -209,14 +210,11 @@ class Coordinator:
             page = await self._jobs.list(replace(_RUNNING, offset=offset))
             running += page.jobs
             offset = page.next_offset
-        taken = {taken.job_id for taken in self._taken}
         told = self._nowhere
-        nowhere = [
-            job for job in running if job.job_id not in taken and not self._liveness.has(job.job_id)
-        ]
+        nowhere = [job for job in running if not self._has(job.job_id)]
         self._nowhere = {job.job_id: told.get(job.job_id, False) for job in nowhere}
         for job in nowhere:
-            if job.job_id not in told:
+            if job.job_id not in told or self._has(job.job_id):
                 continue
             if job.cancel_requested:
                 await self._end(Envelope(job.job_id, Status.CANCELED, output_summary=CANCELED_LOST))
@@ -224,6 +222,14 @@ class Coordinator:
             elif not told[job.job_id]:
                 self._tell_nowhere(job.job_id, "it is lost, and CancelJob ends it")
                 self._nowhere[job.job_id] = True
+
+    def _has(self, job_id: str) -> bool:
+        """Whether a worker has the job, or is about to."""
+        return (
+            self._liveness.has(job_id)
+            or job_id in self._starting
+            or any(taken.job_id == job_id for taken in self._taken)
+        )
 
     def _tell_nowhere(self, job_id: str, what: str) -> None:
         journal.warn("running_nowhere", f"no worker has a RUNNING job: {what}", job_id=job_id)
@@ -247,14 +253,18 @@ class Coordinator:
         if not self._liveness.alive(worker_id):  # it fell silent while the queue was slow
             self._taken.append(taken)
             return idle
+        self._starting.add(taken.job_id)
         try:
             record = await self._start(taken)
+            if record is not None:
+                self._liveness.give(worker_id, taken.job_id)
         except asyncio.CancelledError:  # by the stop, which puts back what is here
             self._taken.append(taken)
             raise
+        finally:
+            self._starting.discard(taken.job_id)
         if record is None:
             return Work(retry_after_ms=RETRY_AFTER_RANGE_MS[0])  # there may be others
-        self._liveness.give(worker_id, taken.job_id)
         return Work(taken.job_id, record.spec)
 
     async def _take(self, worker_id: str) -> _Taken | None:
@@ -320,15 +330,14 @@ class Coordinator:
         way of the others: the job waits, or goes to the end of the queue if it cannot be RUNNING.
         """
         if error.code is Code.INTERNAL and taken.asked:
-            pause = min(_FIRST_PAUSE * 2**taken.defects, _LONGEST_PAUSE)
-            taken.defects += 1
-            taken.due = self._monotonic() + pause
             journal.warn(
                 "start_failed",
                 f"nobody knows whether a job was started: {error.message}; asking again in"
-                f" {pause:g} s",
+                f" {taken.pause:g} s",
                 job_id=taken.job_id,
             )
+            taken.due = self._monotonic() + taken.pause
+            taken.pause = min(2 * taken.pause, _LONGEST_PAUSE)
             self._taken.append(taken)
             return
         if error.code in _TRANSIENT:
