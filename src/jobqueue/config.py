@@ -262,8 +262,9 @@ class QueueSection(Section):
     timeout: Seconds | None = setting(None, "Longest run of one attempt.", "s", gt=0)
     key_ttl: Seconds = setting(_DAY, "Time an idempotency key is remembered.", "s", gt=0)
     poison_after: Int = setting(
-        5,
-        "Worker deaths under a running job that make it a dead letter; 0 = never.",
+        3,
+        "Worker deaths under a job that make it a dead letter (POISON), the last one while it ran;"
+        " 0 = never, and no job runs apart.",
         "deaths",
         ge=0,
     )

@@ -185,6 +185,7 @@ class Assignment:
     timeout: float | None = None
     expires_in: float | None = None  # seconds until the TTL ends, counted from delivery
     labels: Mapping[str, str] = field(default_factory=dict)
+    deaths: int = 0  # workers that died while they held the job
 
 
 @dataclass(slots=True)

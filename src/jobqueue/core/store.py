@@ -50,7 +50,7 @@ class Rules:
 
     assignment_timeout: float = 60.0
     key_ttl: float = 86_400.0
-    poison_after: int = 5  # worker deaths under a RUNNING job; 0 = never
+    poison_after: int = 3  # worker deaths, the last one while it ran; 0 = they are not counted
     watchdog_grace: float = 5.0  # what a worker gets beyond the run timeout to report it itself
     workers_per_owner: int = 10_000  # registrations of one caller at a time; 0 = no limit
 

@@ -42,6 +42,7 @@ class Execution:
     """The state of one attempt. Belongs to the loop, except where a comment says otherwise."""
 
     __slots__ = (
+        "announced",
         "assignment",
         "begun",
         "context",
@@ -70,6 +71,7 @@ class Execution:
         self.definition = definition  # None: an external program
         self.executor = executor
         self.received = received
+        self.announced = False  # its start was told before it began
         self.begun = 0.0  # monotonic; 0 = not yet. A thread writes it for its own job
         self.ended = False  # the slot is free
         self.reported = False  # its end is on the way to the server

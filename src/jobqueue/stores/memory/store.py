@@ -309,6 +309,7 @@ class MemoryStore:
             record.timeout,
             None if record.expires_at is None else record.expires_at - now,
             spec.labels or NO_LABELS,
+            record.deaths,
         )
 
     async def apply(

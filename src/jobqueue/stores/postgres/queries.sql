@@ -387,7 +387,8 @@ WITH won AS MATERIALIZED (
         due = c.now + $6::float8, updated_at = c.now
     FROM numbered AS w CROSS JOIN clock AS c WHERE l.seq = ANY (ARRAY[w.seq])
     RETURNING l.seq, l.queue, l.prio, l.version, l.attempt, l.lease, l.worker, l.retry_count,
-              l.max_retries, l.timeout, l.expires_at - c.now AS expires_in, l.updated_at, w.n
+              l.max_retries, l.timeout, l.expires_at - c.now AS expires_in, l.updated_at, l.deaths,
+              w.n
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
     SELECT seq, (SELECT pg_current_xact_id()::text::bigint), updated_at, version, attempt, worker,
@@ -398,7 +399,7 @@ WITH won AS MATERIALIZED (
     SELECT queue, -count(*), count(*) FROM u GROUP BY queue
 )
 SELECT u.n, u.seq, r.id, u.queue, r.type, r.payload, u.attempt, u.lease, u.prio, u.retry_count,
-       u.max_retries, r.created_at, u.timeout, u.expires_in, r.labels::text
+       u.max_retries, r.created_at, u.timeout, u.expires_in, r.labels::text, u.deaths
 FROM u JOIN job_record AS r ON r.seq = u.seq
 
 -- name: claimed
@@ -406,7 +407,7 @@ FROM u JOIN job_record AS r ON r.seq = u.seq
 SELECT ($2::bigint[] @> ARRAY[l.lease])::int, l.seq, r.id, l.queue, r.type, r.payload, l.attempt,
        l.lease, l.prio, l.retry_count, l.max_retries, r.created_at, l.timeout,
        l.expires_at - coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8),
-       r.labels::text
+       r.labels::text, l.deaths
 FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq
 WHERE l.seq = ANY ($1::bigint[]) AND l.lease = ANY ($2::bigint[])
 

@@ -139,7 +139,7 @@ def progress(found: Fields) -> Progress | None:
 def assignment(row: Sequence[bytes]) -> Assignment:
     """An attempt from the row of ``scripts/claims.lua``."""
     (seq, job_id, queue, kind, payload, attempt, lease, worker, priority, retry_count,
-     max_retries, created_at, timeout, expires_in, tags) = row  # fmt: skip
+     max_retries, created_at, timeout, expires_in, tags, deaths) = row  # fmt: skip
     return Assignment(
         int(seq),
         job_id.decode(),
@@ -156,6 +156,7 @@ def assignment(row: Sequence[bytes]) -> Assignment:
         number(timeout),
         number(expires_in),
         labels(tags),
+        int(deaths or 0),
     )
 
 

@@ -58,7 +58,7 @@ FROM waiting AS w WHERE w.type IS NOT NULL
 -- name: claimable_columns
 -- A fragment: what a claim reads of a job.
 SELECT l.prio, l.seq, l.queue, l.version, l.attempt, l.retry_count, l.max_retries, l.timeout,
-       l.expires_at, r.id, l.type, r.payload, r.labels, r.priority, r.created_at
+       l.expires_at, r.id, l.type, r.payload, r.labels, r.priority, r.created_at, l.deaths
 
 -- name: claimable
 -- The next jobs of one type in claim order; expired ones are left to the sweeper.

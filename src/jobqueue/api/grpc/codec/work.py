@@ -43,6 +43,7 @@ def assignment_to_pb(given: Assignment) -> worker_pb2.Assignment:
         timeout_seconds=given.timeout,
         expires_in_seconds=given.expires_in,
         labels=given.labels or None,
+        deaths=given.deaths,
     )
 
 
@@ -65,6 +66,7 @@ def assignment_from_pb(message: worker_pb2.Assignment, worker_id: str) -> Assign
         message.timeout_seconds if has("timeout_seconds") else None,
         message.expires_in_seconds if has("expires_in_seconds") else None,
         dict(message.labels),
+        message.deaths,
     )
 
 

@@ -174,7 +174,7 @@ class RemoteLink:
             raise Unavailable("the worker is about to register again")
         return pulse
 
-    async def drain(self) -> None:
+    async def drain(self, *, pause: bool = False) -> None:
         """Withdraw every free slot; a broken stream has withdrawn them already."""
         self._credits.drain()
         for entry in self._queue:
