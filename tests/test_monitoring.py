@@ -73,6 +73,7 @@ async def rendered() -> dict[str, set[str]]:
     metrics.locked("take", 0.001)
     metrics.lock_failed("timeout")
     metrics.locks_up(True)
+    metrics.watch_overruns("w", lambda: 1)
     metrics.stream_lag(Lag(1, 1.0, 1))
     metrics.published("t", 1)
     metrics.publish_failed("t", 1)

@@ -11,7 +11,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -148,6 +148,7 @@ class Metrics(Collector):
         self._redis_up: bool | None = None  # None: there is no Redis here
         self._queues: list[QueueStats] = []
         self._workers: list[Worker] = []
+        self._overruns: dict[str, Callable[[], int]] = {}
         self._own: tuple[str, int] | None = None
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
@@ -235,6 +236,10 @@ class Metrics(Collector):
         """This process is that one worker, and shows itself only."""
         self._own = (worker_id, running)
 
+    def watch_overruns(self, worker_id: str, count: Callable[[], int]) -> None:
+        """A worker of this process: it is asked at every scrape."""
+        self._overruns[worker_id] = count
+
     def collect(self) -> Iterator[Metric]:
         """The families, for the registry."""
         yield from self._gauges()
@@ -284,6 +289,14 @@ class Metrics(Collector):
         for worker_id, count in running.items():
             held.add_metric((worker_id,), count)
         yield held
+        overrun = GaugeMetricFamily(
+            "jq_worker_overrun_slots",
+            "Slots of this process's worker whose attempt is over and whose function still runs.",
+            labels=("worker_id",),
+        )
+        for worker_id, ask in self._overruns.items():
+            overrun.add_metric((worker_id,), ask())
+        yield overrun
         yield from self._leadership()
         redis = GaugeMetricFamily("jq_redis_up", "Whether Redis answers.", labels=())
         if self._redis_up is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 
 from jobqueue import Context, JobQueue
@@ -75,3 +76,9 @@ async def healthy_async(ctx: Context) -> str:
     note(ctx)
     await asyncio.sleep(0.5)
     return "well"
+
+
+@app.task(name="never-returns")
+def never_returns(ctx: Context) -> None:
+    note(ctx)
+    threading.Event().wait()

@@ -167,9 +167,13 @@ class Embedded:
                 fallback=not settings.worker.app,  # it knows the built-in tasks alone
             ),
         )
+        self.metrics.watch_overruns(self._pool.settings.id, self._overrun)
         await self._pool.start()
         self._served = ServedQueues(self._engine, self._pool.settings.id, self._pool_queues())
         await self._served.start()
+
+    def _overrun(self) -> int:
+        return 0 if self._pool is None else self._pool.overrun
 
     def _pool_queues(self) -> tuple[str, ...]:
         app = self._registry if self._settings.worker.app else None

@@ -134,6 +134,7 @@ def worker(
     shutdown_timeout: float,
     exec_command: Sequence[str] | None = None,
     fallback: bool = False,
+    recycle: bool = False,
 ) -> WorkerSettings:
     """What a worker is told."""
     return WorkerSettings(
@@ -145,6 +146,7 @@ def worker(
         exec_command=list(exec_command) if exec_command else None,
         version=__version__,
         fallback=fallback,
+        recycle=recycle,
     )
 
 

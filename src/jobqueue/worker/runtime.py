@@ -38,6 +38,7 @@ from jobqueue.worker.heartbeat import Heartbeat
 from jobqueue.worker.loop_watch import LoopWatch
 from jobqueue.worker.outbox import Outbox
 from jobqueue.worker.outcomes import UnknownTask
+from jobqueue.worker.overrun import Overruns
 from jobqueue.worker.progress import ProgressNews
 from jobqueue.worker.registry import Registry, TaskDefinition, define
 from jobqueue.worker.settings import WorkerSettings
@@ -78,6 +79,7 @@ class WorkerRuntime:
         self._pushes_at_beat = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconnecting = False
+        self.exhausted = False  # it ends because no slot is left
         self._closing: asyncio.Task[None] | None = None
         self._deadline = math.inf  # of a stop
         self._hurry = asyncio.Event()
@@ -92,6 +94,11 @@ class WorkerRuntime:
         return len(self._running)
 
     @property
+    def overrun(self) -> int:
+        """Slots of attempts that are over, and whose function still runs."""
+        return 0 if self._link is None else self._overruns.count()
+
+    @property
     def finished(self) -> Coroutine[Any, Any, Any]:
         """Await it to learn that the worker has stopped, by ``stop`` or by an operator."""
         return self._finished.wait()
@@ -104,6 +111,7 @@ class WorkerRuntime:
         self._outbox = Outbox(self.settings.id, self._answered, self._refused, self._result_refused)
         self._apart = Apart(self, self.settings.id)
         self._waiting = WaitingSlots(self.settings, self._apart.waits)
+        self._overruns = Overruns(self.settings, self._running.values, self._exhaust)
         self._crew = Crew(self, self._endings, self.settings)
         link = await self._connect(time.monotonic() + self.settings.connect_timeout)
         if self._finished.is_set():  # stopped meanwhile
@@ -154,10 +162,10 @@ class WorkerRuntime:
             self._hand_back_unstarted(execution)
         await self._or_hurry(hurry, self._settled(), "finish its jobs")
         hurry.cancel()
-        if self._running:
+        if left := len(self._running) - self._overruns.count():
             log.warning(
                 "%d jobs did not end in time and are left to be reclaimed",
-                len(self._running),
+                left,
                 extra={"worker_id": self.settings.id},
             )
         for task in self._tasks:
@@ -511,6 +519,13 @@ class WorkerRuntime:
             return
         self._report(execution, self._endings.timed_out(execution))
         execution.interrupt(Stop.TIMED_OUT)
+        self._overruns.watch(execution)
+
+    def _exhaust(self) -> None:
+        """Drain at once: nothing here can end, and what ended is told."""
+        if self._closing is None:
+            self.exhausted = True
+            self.spawn(self.stop(_CLOSE_SECONDS))
 
     def _answered(self, reports: Sequence[Transition], accepted: Sequence[bool]) -> None:
         """The server has these ends; one that it did not accept came too late."""
@@ -536,6 +551,7 @@ class WorkerRuntime:
             self._attempts.lease_lost(execution)
             self._held.pop(execution.assignment.lease, None)
             execution.interrupt(Stop.LOST)
+            self._overruns.watch(execution)
 
     # -- small things ------------------------------------------------------------------------
 
