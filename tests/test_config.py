@@ -134,7 +134,7 @@ def test_an_unknown_key_is_named_with_its_place_the_nearest_and_the_allowed(yaml
     (problem,) = problems(config_file=file)
     assert problem.startswith(f"{file}:4: unknown key queue.max_retires (did you mean")
     assert "did you mean queue.max_retries?" in problem
-    assert "allowed here: capacity, key_ttl" in problem
+    assert "allowed here: capacity, dead_letter_retention, key_ttl" in problem
 
 
 def test_all_problems_are_told_at_once(yaml_file):

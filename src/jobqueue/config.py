@@ -268,7 +268,21 @@ class QueueSection(Section):
         "deaths",
         ge=0,
     )
-    retention: Seconds = setting(0.0, "Time DONE jobs are kept; 0 = for ever.", "s", ge=0)
+    retention: Seconds = setting(
+        7 * _DAY,
+        "Time DONE jobs are kept, in queues that do not say it themselves; 0 = for ever.",
+        "s",
+        ge=0,
+        le=MAX_SECONDS,
+    )
+    dead_letter_retention: Seconds = setting(
+        0.0,
+        "Time dead letters are kept, in queues that do not say it themselves; 0 = until they are"
+        " deleted.",
+        "s",
+        ge=0,
+        le=MAX_SECONDS,
+    )
 
 
 class SchedulerSection(Section):

@@ -78,6 +78,8 @@ QUEUES = st.builds(
     retry_max=st.none() | TIME,
     retry_jitter=st.none() | st.floats(0, 1),
     priority_weights=st.none() | st.dictionaries(st.integers(0, 9), COUNT, min_size=1),
+    retention=st.none() | TIME,
+    dead_letter_retention=st.none() | TIME,
     paused=st.booleans(),
     created_at=TIME,
 )

@@ -33,6 +33,8 @@ OF_A_QUEUE = [
     "retry_base",
     "retry_max",
     "retry_jitter",
+    "retention",
+    "dead_letter_retention",
 ]
 
 

@@ -296,16 +296,28 @@ class Store(Protocol):
         twice, and each job's come in their order. Jobs of one page may come in any."""
         ...
 
-    async def delete_job(self, job_id: str) -> State | None:
-        """Remove a terminal job with its history and key.
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
+        """Remove a terminal job with its history and key; with a version, only at that one.
 
         Returns the state the job had (unless it is terminal, nothing was done), or None. Raises
         Conflict while there is a stream that has not got all of its events.
         """
         ...
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = 0.0,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """Remove DONE jobs that ended before a time; returns how many. Keys stay to their TTL.
+
+        Of these ``queues`` alone, or of all ``others``. What ended before ``completed_after`` is
+        not looked at: the caller knows that nothing is left there.
 
         While there is a stream, only jobs that it has got all events of.
 

@@ -128,6 +128,8 @@ def _queue_event(item: QueueEvent) -> pb.QueueEvent:
             retry_max_seconds=queue.retry_max,
             retry_jitter=queue.retry_jitter,
             priority_weights=queue.priority_weights,
+            retention_seconds=queue.retention,
+            dead_letter_retention_seconds=queue.dead_letter_retention,
             paused=queue.paused,
         ),
         timestamp=item.at,
@@ -221,6 +223,10 @@ def _read_queue_event(record: pb.QueueEvent) -> QueueEvent:
         retry_max=said.retry_max_seconds if said.HasField("retry_max_seconds") else None,
         retry_jitter=said.retry_jitter if said.HasField("retry_jitter") else None,
         priority_weights=dict(said.priority_weights) or None,
+        retention=said.retention_seconds if said.HasField("retention_seconds") else None,
+        dead_letter_retention=said.dead_letter_retention_seconds
+        if said.HasField("dead_letter_retention_seconds")
+        else None,
         paused=said.paused,
         created_at=record.created_at,
     )

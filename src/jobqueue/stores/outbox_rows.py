@@ -34,7 +34,9 @@ def queue_body(queue: Queue) -> str:
     """A queue as the outbox keeps it."""
     said = asdict(queue)
     # A server of the version before does not know these; it need not, where a queue has none.
-    for name in ("retry_base", "retry_max", "retry_jitter"):
+    for name in (
+        "retry_base", "retry_max", "retry_jitter", "retention", "dead_letter_retention",
+    ):  # fmt: skip
         if said[name] is None:
             del said[name]
     return json.dumps(said)

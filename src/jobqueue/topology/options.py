@@ -111,6 +111,7 @@ def engine(
         heartbeat_timeout=settings.worker.heartbeat_timeout,
         leader_ttl=settings.scheduler.leader_ttl,
         retention=settings.queue.retention,
+        dead_letter_retention=settings.queue.dead_letter_retention,
         version=version,
     )
 

@@ -38,6 +38,9 @@ class Stop(enum.Enum):
     SHUTDOWN = "shutdown"  # the worker's own time is up; the server will reclaim the job
 
 
+_OVER = frozenset({Stop.TIMED_OUT, Stop.LOST})
+
+
 class Execution:
     """The state of one attempt. Belongs to the loop, except where a comment says otherwise."""
 
@@ -91,6 +94,11 @@ class Execution:
     def waiting_for(self, queue: str | None) -> AbstractContextManager[None]:
         """The handler waits for a job of that queue while the block runs."""
         return self.waiting.waits(self.assignment.lease, queue)
+
+    @property
+    def over(self) -> bool:
+        """Whether the server has given the attempt up, whatever its function still does."""
+        return self.stop in _OVER
 
     @property
     def timeout(self) -> float | None:

@@ -11,12 +11,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 
-from jobqueue.worker.execution import Execution, Stop
+from jobqueue.worker.execution import Execution
 from jobqueue.worker.settings import WorkerSettings
 
 log = logging.getLogger("jobqueue.worker")
-
-_OVER = frozenset({Stop.TIMED_OUT, Stop.LOST})
 
 
 class Overruns:
@@ -36,7 +34,7 @@ class Overruns:
 
     def count(self) -> int:
         """Slots that are taken that way now."""
-        return sum(execution.stop in _OVER for execution in self._running())
+        return sum(execution.over for execution in self._running())
 
     def watch(self, execution: Execution) -> None:
         """The attempt is over: it has the time of a process that is asked to stop to end."""

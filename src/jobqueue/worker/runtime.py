@@ -407,7 +407,7 @@ class WorkerRuntime:
         if execution.ended:
             return False
         now = time.monotonic()
-        if not execution.announced and (not self._taking or execution.expired(now)):
+        if (not self._taking or execution.expired(now)) and not execution.announced:
             self._hand_back_unstarted(execution)
             return False
         execution.begun = now
@@ -452,10 +452,8 @@ class WorkerRuntime:
     # -- Room --------------------------------------------------------------------------------
 
     def neighbours(self, execution: Execution) -> int:
-        """How many other attempts run here. One that timed out has been reported, and is none."""
-        return sum(
-            other is not execution and not other.reported for other in self._running.values()
-        )
+        """How many other attempts run here; not those that the server has given up."""
+        return sum(other is not execution and not other.over for other in self._running.values())
 
     async def close_room(self) -> None:
         """Offer no slots any more; nothing is delivered after this returns."""

@@ -46,6 +46,8 @@ BAD_QUEUES: list[tuple[str, dict[str, object], str]] = [
     ("q", {"retry_base": 9.0, "retry_max": 8.0}, "retry_base"),
     ("q", {"retry_max": -1.0}, "retry_max"),
     ("q", {"retry_jitter": 1.5}, "retry_jitter"),
+    ("q", {"retention": -1.0}, "retention"),
+    ("q", {"dead_letter_retention": -1.0}, "dead_letter_retention"),
     ("q", {"priority_weights": {10: 1}}, "priority_weights"),
     ("q", {"priority_weights": {1: 0}}, "priority_weights"),
 ]

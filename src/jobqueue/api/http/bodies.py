@@ -77,6 +77,10 @@ _Base = Annotated[
 ]
 _Most = Annotated[float | None, _stated("seconds before a retry at most", **_SPAN)]
 _Jitter = Annotated[float | None, _stated("random share of the wait, 0 to 1", minimum=0, maximum=1)]
+_Kept = Annotated[
+    float | None,
+    _stated("seconds; 0: for ever; null: as the server says", minimum=0, maximum=MAX_SECONDS),
+]
 _Weights = Annotated[
     dict[int, int] | None,
     _stated(
@@ -176,6 +180,8 @@ class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
     retry_max: _Most = None
     retry_jitter: _Jitter = None
     priority_weights: _Weights = None
+    retention: _Kept = None
+    dead_letter_retention: _Kept = None
     paused: bool = False
 
     def queue(self) -> QueueSpec:
@@ -193,6 +199,8 @@ class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
             retry_max=self.retry_max,
             retry_jitter=self.retry_jitter,
             priority_weights=self.priority_weights,
+            retention=self.retention,
+            dead_letter_retention=self.dead_letter_retention,
             paused=self.paused,
         )
 
@@ -209,6 +217,8 @@ class QueuePatch(Struct, kw_only=True, forbid_unknown_fields=True):
     retry_max: _Most | UnsetType = UNSET
     retry_jitter: _Jitter | UnsetType = UNSET
     priority_weights: _Weights | UnsetType = UNSET
+    retention: _Kept | UnsetType = UNSET
+    dead_letter_retention: _Kept | UnsetType = UNSET
 
     def update(self) -> QueueUpdate:
         """The change asked for."""

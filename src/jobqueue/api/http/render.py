@@ -213,6 +213,8 @@ def queue_view(stats: QueueStats) -> QueueView:
         retry_max=queue.retry_max,
         retry_jitter=queue.retry_jitter,
         priority_weights=None if weights is None else {str(p): w for p, w in weights.items()},
+        retention=queue.retention,
+        dead_letter_retention=queue.dead_letter_retention,
         created_at=rfc3339(queue.created_at),
         depth={state.name: stats.depth.get(state, 0) for state in State},
         unfinished=stats.unfinished,

@@ -180,6 +180,8 @@ class QueueView(Struct, kw_only=True):
     retry_max: float | None
     retry_jitter: float | None
     priority_weights: dict[str, int] | None
+    retention: float | None  # seconds that DONE jobs are kept; 0: for ever
+    dead_letter_retention: float | None  # seconds; 0: until they are deleted
     created_at: _Time
     depth: dict[str, int]  # by canonical state
     unfinished: int

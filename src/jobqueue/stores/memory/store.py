@@ -495,26 +495,36 @@ class MemoryStore:
         """See ``Store.events_after``."""
         return self._log.after(position, limit)
 
-    async def delete_job(self, job_id: str) -> State | None:
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         """See ``Store.delete_job``."""
         record = self._jobs.get(job_id)
         if record is None:
             return None
-        if record.state in TERMINAL:
+        if record.state in TERMINAL and version in (None, record.version):
             if not self._outbox.passed(record):
                 raise unpublished(job_id)
             self._remove(record, key_freed=True)
             self._keys.free(record.spec.queue, record.spec.stored_key, job_id)
         return record.state
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = 0.0,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """See ``Store.prune_done``."""
         self._check(term)
         old = [
             record
             for record in self._by_seq.values()
             if record.state is State.DONE
-            and (record.completed_at or 0.0) < completed_before
+            and completed_after <= (record.completed_at or 0.0) < completed_before
+            and (record.spec.queue in queues) != others
             and self._outbox.passed(record)
         ][:limit]
         for record in old:

@@ -873,11 +873,15 @@ SELECT queue, -count(*) FILTER (WHERE state = 4), -count(*) FILTER (WHERE state 
 FROM e GROUP BY queue
 
 -- name: old_done
--- $1 is a time by the caller's clock, which shows $3 now (NULL: it is ours). Of the oldest ones; what
--- a stream has not got yet stays, and others may lie behind it: they go once it has got these.
+-- $1 and $4 (after) are times by the caller's clock, which shows $3 now (NULL: it is ours). Of the
+-- oldest ones; what a stream has not got yet stays, and others may lie behind it: they go once it has
+-- got these. $5 names of queues, $6 all but these
 SELECT seq FROM (
     SELECT seq FROM job_ended WHERE state = 4 AND completed_at < (
         SELECT $1::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
+      AND completed_at >= (
+        SELECT $4::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
+      AND (queue = ANY (ARRAY(SELECT id FROM queues WHERE name = ANY ($5::text[])))) <> $6::boolean
     ORDER BY completed_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS d
 WHERE NOT EXISTS (
     SELECT FROM stream AS s JOIN job_event AS e ON e.seq = d.seq
@@ -886,21 +890,24 @@ WHERE NOT EXISTS (
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.
 INSERT INTO queues AS q (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base,
-                         retry_max, retry_jitter, priority_weights, paused, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::json, $11,
-        coalesce(to_timestamp($12::float8), clock_timestamp()))
+                         retry_max, retry_jitter, priority_weights, retention,
+                         dead_letter_retention, paused, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::json, $11, $12, $13,
+        coalesce(to_timestamp($14::float8), clock_timestamp()))
 ON CONFLICT (name) DO UPDATE SET max_retries = excluded.max_retries, ttl = excluded.ttl,
     timeout = excluded.timeout, capacity = excluded.capacity,
     retry_profile = excluded.retry_profile, retry_base = excluded.retry_base,
     retry_max = excluded.retry_max, retry_jitter = excluded.retry_jitter,
-    priority_weights = excluded.priority_weights,
+    priority_weights = excluded.priority_weights, retention = excluded.retention,
+    dead_letter_retention = excluded.dead_letter_retention,
     paused = excluded.paused, created_at = excluded.created_at, deleted = false
 WHERE q.deleted
 RETURNING extract(epoch FROM created_at)::float8
 
 -- name: update_queue
 UPDATE queues SET max_retries = $2, ttl = $3, timeout = $4, capacity = $5, retry_profile = $6,
-    retry_base = $7, retry_max = $8, retry_jitter = $9, priority_weights = $10::text::json
+    retry_base = $7, retry_max = $8, retry_jitter = $9, priority_weights = $10::text::json,
+    retention = $11, dead_letter_retention = $12
 WHERE name = $1
 
 -- name: pause_queue
@@ -917,7 +924,8 @@ SELECT seq FROM job_live WHERE queue = (SELECT id FROM queues WHERE name = $1) L
 
 -- name: stats
 SELECT q.name, q.max_retries, q.ttl, q.timeout, q.capacity, q.retry_profile, q.retry_base,
-       q.retry_max, q.retry_jitter, q.priority_weights::text, q.paused, extract(epoch FROM q.created_at)::float8,
+       q.retry_max, q.retry_jitter, q.priority_weights::text, q.retention, q.dead_letter_retention,
+       q.paused, extract(epoch FROM q.created_at)::float8,
        coalesce(sum(t.pending), 0)::bigint, coalesce(sum(t.assigned), 0)::bigint,
        coalesce(sum(t.running), 0)::bigint, coalesce(sum(t.done), 0)::bigint,
        coalesce(sum(t.failed), 0)::bigint, coalesce(sum(t.dead_lettered), 0)::bigint,
@@ -939,14 +947,16 @@ SELECT EXISTS (SELECT FROM leader
 
 -- name: restore_queues
 INSERT INTO queues (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-                    retry_jitter, priority_weights, paused, deleted, created_at)
+                    retry_jitter, priority_weights, retention, dead_letter_retention, paused,
+                    deleted, created_at)
 SELECT name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-       retry_jitter, weights::json, paused, deleted, to_timestamp(created_at)
+       retry_jitter, weights::json, retention, dead_letter_retention, paused, deleted,
+       to_timestamp(created_at)
 FROM unnest($1::text[], $2::int[], $3::float8[], $4::float8[], $5::bigint[], $6::text[],
-            $7::float8[], $8::float8[], $9::float8[], $10::text[], $11::boolean[],
-            $12::boolean[], $13::float8[])
+            $7::float8[], $8::float8[], $9::float8[], $10::text[], $11::float8[], $12::float8[],
+            $13::boolean[], $14::boolean[], $15::float8[])
      AS t(name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-          retry_jitter, weights, paused, deleted, created_at)
+          retry_jitter, weights, retention, dead_letter_retention, paused, deleted, created_at)
 RETURNING id, name
 
 -- name: restore_sequence

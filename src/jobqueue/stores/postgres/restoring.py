@@ -229,7 +229,7 @@ def _queue(one: RestoredQueue) -> Row:
 async def _queues(db: Any, state: Restored) -> dict[str, int]:
     rows = await db.fetch(
         SQL["restore_queues"],
-        *columns(map(_queue, state.queues), 13),
+        *columns(map(_queue, state.queues), 15),
     )
     return {name: number for number, name in rows}
 

@@ -290,13 +290,29 @@ class PostgresStore:
             "events_after", lambda db: events_after(db, position, limit)
         )
 
-    async def delete_job(self, job_id: str) -> State | None:
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         """See ``Store.delete_job``."""
-        return await self._removal.delete_job(job_id)
+        return await self._removal.delete_job(job_id, version=version)
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = 0.0,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """See ``Store.prune_done``."""
-        return await self._removal.prune_done(completed_before, limit, term)
+        return await self._removal.prune_done(
+            completed_before,
+            limit,
+            term,
+            completed_after=completed_after,
+            queues=queues,
+            others=others,
+        )
 
     # -- the event stream ------------------------------------------------------------------
 

@@ -198,6 +198,8 @@ def queue(found: Fields) -> Queue:
         retry_max=number(found.get(b"retry_max")),
         retry_jitter=number(found.get(b"retry_jitter")),
         priority_weights=read_weights(text(found.get(b"priority_weights"))),
+        retention=number(found.get(b"retention")),
+        dead_letter_retention=number(found.get(b"dead_letter_retention")),
         paused=found[b"paused"] == b"1",
         created_at=float(found[b"created_at"]),
     )

@@ -298,9 +298,10 @@ class RedisStore:
         """See ``Store.events_after``."""
         return await self._reads.events_after(position, limit)
 
-    async def delete_job(self, job_id: str) -> State | None:
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         """See ``Store.delete_job``."""
-        said = await self._runner.write("delete_job", (job_id,))
+        wanted = None if version is None else str(version)
+        said = await self._runner.write("delete_job", (job_id, wanted))
         if said is None:
             return None
         state, may_go = said
@@ -308,17 +309,29 @@ class RedisStore:
             raise unpublished(job_id)
         return STATES[state]
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = 0.0,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """See ``Store.prune_done``."""
-        removed = 0
-        age = self._runner.here() - completed_before  # whatever this machine's clock shows
+        removed, passed_over = 0, 0
+        here = self._runner.here()  # ages count, whatever this machine's clock shows
+        ages = (here - completed_before, here - completed_after)
         while True:
             wanted = min(limit - removed, _PRUNED_AT_ONCE)
-            said = await self._runner.write("prune_done", (age, wanted, term_of(term)))
+            asked = (*ages, wanted, term_of(term), list(queues), others, passed_over)
+            said = await self._runner.write("prune_done", asked)
             if said is None:
                 raise TermEnded
             removed += int(said[0])
-            if int(said[0]) < wanted or removed >= limit:
+            passed_over += int(said[1])
+            if int(said[0]) + int(said[1]) < wanted or removed >= limit:
                 return removed
 
     # -- the event stream ------------------------------------------------------------------

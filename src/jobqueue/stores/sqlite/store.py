@@ -325,14 +325,14 @@ class SqliteStore:
         """See ``Store.events_after``."""
         return await self._read("events_after", lambda db: reads.events_after(db, position, limit))
 
-    async def delete_job(self, job_id: str) -> State | None:
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         """See ``Store.delete_job``."""
 
         def work(db: sqlite3.Connection) -> State | Conflict | None:
             job = reads.get(db, job_id)
             if job is None:
                 return None
-            if job.state in TERMINAL:
+            if job.state in TERMINAL and version in (None, job.version):
                 if not outbox.passed(db, job.seq):
                     return unpublished(job_id)
                 queue = db.execute(
@@ -348,13 +348,23 @@ class SqliteStore:
             raise found
         return found
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = 0.0,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """See ``Store.prune_done``."""
 
         def work(db: sqlite3.Connection) -> int | None:
             if not leadership.stands(db, term, self._clock.now()):
                 return None
-            rows = db.execute(SQL["old_done"], (completed_before, limit)).fetchall()
+            wanted = (completed_before, limit, completed_after, json.dumps([*queues]), others)
+            rows = db.execute(SQL["old_done"], wanted).fetchall()
             self._remove(db, rows, State.DONE, key_freed=False)
             return len(rows)
 
