@@ -217,6 +217,22 @@ async def test_a_worker_that_registers_again_offers_nothing_beside_a_suspect(
         await server.until(lambda: server.free == SLOTS)
 
 
+async def test_a_suspect_that_does_not_end_at_its_timeout_keeps_its_own_slot_only(
+    server: FakeServer, bench: Bench
+) -> None:
+    async with Worker(server, bench.thread, bench.coroutine, concurrency=SLOTS) as worker:
+        suspect = server.deliver("thread", payload("suspect"), deaths=2, timeout=0.05)
+        assert (await server.end(suspect)).move is Move.TIME_OUT
+        await server.until(lambda: server.free == SLOTS - 1)
+        assert (worker.overrun, worker.running) == (1, 1)
+        another = server.deliver("coroutine", payload("another"), deaths=2)
+        await bench.until("suspect", "another")
+        bench.let_go("another")
+        await server.end(another)
+        bench.let_go("suspect")
+        await server.until(lambda: server.free == SLOTS)
+
+
 async def test_a_suspect_that_waits_for_another_job_leaves_it_a_slot(
     server: FakeServer, bench: Bench
 ) -> None:

@@ -84,7 +84,7 @@ class Apart:
         """Nothing is kept between jobs."""
 
     def look(self) -> None:
-        """Some attempt here has ended."""
+        """Some attempt here has ended, or was given up."""
         self._changed.set()
 
     def waits(self, lease: int) -> None:
@@ -140,11 +140,14 @@ class Apart:
         return False
 
     async def _over(self, execution: Execution) -> None:
-        """Wait until it has ended and that is told, or it waits for another job."""
-        while self.suspect is execution and not execution.ended:
+        """Wait until it has ended, or was given up, and that is told; or it waits for another job.
+
+        A function that does not end when its attempt is over keeps its own slot only.
+        """
+        while self.suspect is execution and not (execution.ended or execution.over):
             self._changed.clear()
             await self._changed.wait()
-        if execution.ended:
+        if self.suspect is execution:
             await self._room.all_told()  # its end is safe before anything else begins
 
     def _hand_back(self, execution: Execution) -> None:

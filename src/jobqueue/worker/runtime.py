@@ -516,8 +516,7 @@ class WorkerRuntime:
         if execution.ended or execution.stop is Stop.LOST:
             return
         self._report(execution, self._endings.timed_out(execution))
-        execution.interrupt(Stop.TIMED_OUT)
-        self._overruns.watch(execution)
+        self._give_up(execution, Stop.TIMED_OUT)
 
     def _exhaust(self) -> None:
         """Drain at once: nothing here can end, and what ended is told."""
@@ -548,8 +547,13 @@ class WorkerRuntime:
         if not self._hand_back_unstarted(execution):
             self._attempts.lease_lost(execution)
             self._held.pop(execution.assignment.lease, None)
-            execution.interrupt(Stop.LOST)
-            self._overruns.watch(execution)
+            self._give_up(execution, Stop.LOST)
+
+    def _give_up(self, execution: Execution, why: Stop) -> None:
+        """The attempt is over, but its slot is taken until the function ends."""
+        execution.interrupt(why)
+        self._overruns.watch(execution)
+        self._apart.look()
 
     # -- small things ------------------------------------------------------------------------
 
