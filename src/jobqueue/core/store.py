@@ -9,6 +9,7 @@ each item whether it applied. Not for implementing outside this package: it may 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -310,7 +311,7 @@ class Store(Protocol):
         limit: int,
         term: Term,
         *,
-        completed_after: float = 0.0,
+        completed_after: float = -math.inf,
         queues: Sequence[str] = (),
         others: bool = True,
     ) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -276,7 +277,7 @@ class Sweeper:
                 before,
                 limit,
                 term,
-                completed_after=self._pruned_to.get(look, 0.0),
+                completed_after=self._pruned_to.get(look, -math.inf),
                 queues=queues,
                 others=others,
             )

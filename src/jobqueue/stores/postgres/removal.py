@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ class Removal:
         limit: int,
         term: Term,
         *,
-        completed_after: float = 0.0,
+        completed_after: float = -math.inf,
         queues: Sequence[str] = (),
         others: bool = True,
     ) -> int:

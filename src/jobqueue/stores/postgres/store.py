@@ -8,6 +8,7 @@ come together.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -300,7 +301,7 @@ class PostgresStore:
         limit: int,
         term: Term,
         *,
-        completed_after: float = 0.0,
+        completed_after: float = -math.inf,
         queues: Sequence[str] = (),
         others: bool = True,
     ) -> int:

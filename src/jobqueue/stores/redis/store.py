@@ -7,6 +7,7 @@ together. Time is the server's, unless a test brings its own. ``docs/internals.m
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -315,14 +316,15 @@ class RedisStore:
         limit: int,
         term: Term,
         *,
-        completed_after: float = 0.0,
+        completed_after: float = -math.inf,
         queues: Sequence[str] = (),
         others: bool = True,
     ) -> int:
         """See ``Store.prune_done``."""
         removed, passed_over = 0, 0
         here = self._runner.here()  # ages count, whatever this machine's clock shows
-        ages = (here - completed_before, here - completed_after)
+        first = None if completed_after == -math.inf else here - completed_after
+        ages = (here - completed_before, first)
         while True:
             wanted = min(limit - removed, _PRUNED_AT_ONCE)
             asked = (*ages, wanted, term_of(term), list(queues), others, passed_over)

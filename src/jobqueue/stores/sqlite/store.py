@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import math
 import sqlite3
 import threading
 import time
@@ -354,7 +355,7 @@ class SqliteStore:
         limit: int,
         term: Term,
         *,
-        completed_after: float = 0.0,
+        completed_after: float = -math.inf,
         queues: Sequence[str] = (),
         others: bool = True,
     ) -> int:
