@@ -14,7 +14,7 @@ from jobqueue.config import load
 from jobqueue.core.errors import JobQueueError, NotFound, OutcomeUnknown, Unavailable
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
-from jobqueue.core.store import Change, Claim, JobFilter
+from jobqueue.core.store import Change, Claim, JobFilter, StoreAway
 from jobqueue.stores.redis.store import RedisStore
 from jobqueue.topology.embedded import Embedded
 from tests import patience
@@ -73,6 +73,33 @@ async def test_while_it_is_gone_nothing_is_accepted_and_afterwards_all_goes_on(
     assert {job.id for job in await store.list_jobs(JobFilter())} == set(before)
     assert len(await store.claim([Claim(("q",), ["w"] * 5)])) == 3
     assert (await asyncio.to_thread(store.pulse, "w", 1, [])).known
+
+
+async def test_who_comes_after_a_call_that_waited_in_vain_does_not_wait(own_redis, open_store):
+    """With a patience of an hour a call that waits would outlast this test."""
+    victim = Victim(own_redis(DURABLE))
+    store = await open_store(victim.url, patience=0.5)
+    await accept(store)
+    victim.signal(signal.SIGSTOP)  # its port is open: connecting tells nothing
+    try:
+        with pytest.raises(OutcomeUnknown):
+            await store.submit(new(spec()))
+        store._runner._patience = 3600.0
+        for _ in range(3):
+            calls = [store.submit(new(spec())) for _ in range(20)]  # more than there are lanes
+            for refused in await asyncio.gather(*calls, return_exceptions=True):
+                assert type(refused) is StoreAway  # not: unknown. Nothing was sent.
+    finally:
+        victim.signal(signal.SIGCONT)
+    async with patience.timeout(BOUND):
+        while True:
+            try:
+                await accept(store)
+                break
+            except StoreAway:
+                await asyncio.sleep(0.05)
+    (stats,) = await store.stats("q")
+    assert 2 <= stats.depth[State.PENDING] <= 3  # the first in doubt may have happened
 
 
 async def test_a_server_answers_503_while_it_is_gone_and_loses_nothing(own_redis):
