@@ -266,6 +266,38 @@ async def test_a_full_redis_refuses_and_takes_again(own_redis, open_store):
     assert [one.id for one in await store.claim([Claim(("q",), ["w"])])] == [kept]
 
 
+@pytest.mark.req("sch:API")
+async def test_a_full_redis_lets_what_was_accepted_end(own_redis, open_store):
+    """Somebody leads, workers stay alive, what is done is reported and published: then what is old
+    can be removed, and there is room."""
+    victim = Victim(own_redis())
+    store = await open_store(victim.url)
+    await store.register_worker(worker())
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    ids = await accept(store, 3)
+    first, second, third = await store.claim([Claim(("q",), ["w"] * 3)])
+    await store.apply([Transition.started(one.seq, one.lease) for one in (first, second, third)])
+    victim.send("CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(Unavailable, match=r"OOM|memory"):
+        await store.submit(new(spec()))
+    assert await store.lead(1, 60.0) == term
+    assert (await asyncio.to_thread(store.pulse, "w", 1, [third.lease])).known
+    moves = [
+        Transition.succeeded(first.seq, first.lease, b"r" * 1_000),
+        Transition.failed(second.seq, second.lease, "boom", retryable=False),
+    ]
+    assert [one.refusal for one in (await store.apply(moves)).outcomes] == [None, None]
+    assert await store.request_cancel(third.seq)
+    await store.due(10)
+    await store.move_mark((await store.changes_after(0, 100, 1 << 20)).position, term)
+    assert await store.prune_done(float("inf"), 10, term) == 1
+    assert await store.retire_silent(60.0, term) == []
+    victim.send("CONFIG", "SET", "maxmemory", "0")
+    states = [job and job.state for job in [await store.get(one) for one in ids]]
+    assert states == [None, State.DEAD_LETTERED, State.RUNNING]
+
+
 async def test_a_full_redis_lets_jobs_be_deleted(own_redis, open_store):
     """That makes room, and all that a person can do without its settings."""
     victim = Victim(own_redis())
