@@ -103,6 +103,22 @@ async def test_a_failing_job_is_retried_after_one_second_then_two(system: System
     )
 
 
+@pytest.mark.req("sch:ROADMAP")
+async def test_a_job_that_runs_too_long_is_ended_and_prometheus_shows_it(system: System) -> None:
+    api = await system.all()
+    (job_id,) = await submit(
+        api, type="sleep", payload=b'{"seconds": 3600}', timeout=0.2, max_retries=0
+    )
+    (job,) = await ended(api.backend, job_id)
+    assert job.state is State.DEAD_LETTERED
+    reasons = [one.reason for one in await api.backend.history(job_id)]
+    assert Reason.TIMED_OUT in reasons
+    async with client(api) as http:
+        shown = (await http.get("/metrics")).text
+    assert 'jq_job_queue_depth{queue="default",status="DEAD_LETTERED"} 1.0' in shown
+    assert 'jq_worker_job_concurrency{worker_id="w"} 0.0' in shown
+
+
 @pytest.mark.req("sch:ROADMAP", "sch:WORKER")
 async def test_jobs_go_to_the_least_loaded_worker_and_never_beyond_its_slots(
     system: System,

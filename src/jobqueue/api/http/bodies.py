@@ -155,7 +155,9 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
         return JobSpec(
             payload=payload,
             queue=self.queue,
-            type=_task_in(payload) if self.type is None else self.type,
+            type=self.type
+            if self.type is not None
+            else _task_in(payload, required=settings.view == "scheduler"),
             priority=self.priority,
             max_retries=self.max_retries,
             ttl=self.ttl,
@@ -422,15 +424,23 @@ def _wrong_shape(message: str, kind: type) -> InvalidArgument:
     return InvalidArgument(at[2] or "body", f"its keys: {what}" if at[1] else what)
 
 
-def _task_in(payload: bytes) -> str:
-    """The task that a payload like ``{"task": "image_resize", ...}`` names, or nothing."""
+def _task_in(payload: bytes, *, required: bool) -> str:
+    """The task that a payload like ``{"task": "image_resize", ...}`` names, or nothing.
+
+    A payload is whatever its sender says; only where the view's documents give ``task`` a meaning
+    (``required``) must it be a name, if it is there.
+    """
     if payload[:1] != b"{":
         return ""
     try:
         task = bytes(_TASKED.decode(payload).task)
     except RecursionError:
         raise InvalidArgument("payload", "is nested too deeply") from None
-    return _TEXT.decode(task) if task[:1] == b'"' else ""
+    if task[:1] == b'"':
+        return _TEXT.decode(task)
+    if task and required:
+        raise InvalidArgument("payload.task", "must be the name of a task, as text")
+    return ""
 
 
 def epoch(moment: str | float | None, field: str) -> float | None:

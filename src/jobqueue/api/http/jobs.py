@@ -62,10 +62,10 @@ def submit_routes(desk: Desk) -> APIRouter:
         openapi_extra=takes(JobBody),
     )
     async def submit(request: Request, params: JobParams) -> Response:
-        async with desk.buffers.body(request, desk.settings.max_body_bytes) as body:
-            spec = decode_job(body, desk.settings)
-            [result] = await desk.submit([spec])
         view = desk.view(params.view)
+        async with desk.buffers.body(request, desk.settings.max_body_bytes) as body:
+            spec = decode_job(body, desk.in_view(view))
+            [result] = await desk.submit([spec])
         if result.status is SubmitStatus.DUPLICATE or isinstance(result.error, KeyConflict):
             return await _key_taken(desk, result, view)
         job_id = result.unwrap()
