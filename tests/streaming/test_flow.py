@@ -15,6 +15,7 @@ from jobqueue.core.job import JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.engine.engine import Engine
 from jobqueue.events.dispatch.link import KafkaLink
+from jobqueue.events.dispatch.worker import KafkaDispatch
 from jobqueue.topology.embedded import Embedded
 from jobqueue.worker.registry import Registry, define
 from tests.api.public.hand import Hand
@@ -284,6 +285,7 @@ async def test_an_assignment_that_was_not_heard_is_told_again(
 
     monkeypatch.setattr(KafkaLink, "heard", heard)
     monkeypatch.setattr(KafkaLink, "look", note)
+    monkeypatch.setattr(KafkaDispatch, "_changed", lambda dispatch, change: None)  # not by Redis
     api = await system.server("api")
     rare = {"worker.heartbeat_interval": "60", "worker.heartbeat_timeout": "90"}
     await system.server("scheduler", **{"kafka.resend_after": "0.5"}, **rare)

@@ -118,11 +118,12 @@ class DeadLetters:
 class Change(enum.Flag):
     """What another process may have changed."""
 
-    WORK = enum.auto()  # jobs may be claimable
-    ENDED = enum.auto()  # jobs moved on: whoever waits for one should look
+    WORK = 1  # jobs may be claimable
+    ENDED = 2  # jobs moved on: whoever waits for one should look
+    ASSIGNED = 8  # workers that hear of their jobs by the stream should look: it stands still
     # Cancel flags, leases that ended without their worker, a worker's status or registration,
     # a lead that was given up.
-    CONTROL = enum.auto()
+    CONTROL = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,10 @@ class StreamRunner(Protocol):
         """Something was written."""
         ...
 
+    def flows(self) -> bool:
+        """Whether what is written is published soon, as far as this server knows."""
+        ...
+
     async def health(self) -> ComponentHealth:
         """Whether the stream is well. Jobs go on without it."""
         ...

@@ -199,6 +199,7 @@ class Engine(OperatorCalls):
             self._leads_under,
             self._leads_no_more,
             self._wake_stream,
+            self._stream_flows,
         )
 
     def _leads_under(self) -> Term | None:
@@ -210,6 +211,9 @@ class Engine(OperatorCalls):
     def _wake_stream(self) -> None:
         if self._stream is not None:
             self._stream.wake()
+
+    def _stream_flows(self) -> bool:
+        return self._stream is not None and self._stream.flows()
 
     async def _stream_is_anothers(self) -> bool:
         """A leader without a stream would keep the one that has it from publishing."""

@@ -108,6 +108,10 @@ class Relay:
         """See ``StreamRunner.wake``."""
         self._wake.set()
 
+    def flows(self) -> bool:
+        """See ``StreamRunner.flows``."""
+        return not self._why
+
     async def health(self) -> ComponentHealth:
         """See ``StreamRunner.health``."""
         where = self._publisher.address

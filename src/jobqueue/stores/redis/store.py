@@ -222,9 +222,11 @@ class RedisStore:
         """See ``Store.submit``."""
         return await self._submitting.submit(jobs, claims)
 
-    async def claim(self, claims: Sequence[Claim], *, term: Term | None = None) -> list[Assignment]:
-        """See ``Store.claim``. Under a term, only while it stands; else TermEnded."""
-        return await self._claiming.claim(claims, term)
+    async def claim(
+        self, claims: Sequence[Claim], *, term: Term | None = None, tell: bool = False
+    ) -> list[Assignment]:
+        """See ``DispatchStore.claim``."""
+        return await self._claiming.claim(claims, term, tell)
 
     async def apply(
         self,
