@@ -194,6 +194,7 @@ def test_what_was_asked_for_is_watched() -> None:
         "JobqueueRedisAway",
         "JobqueueStreamBehind",
         "JobqueueRecordsRefused",
+        "JobqueueStreamRefused",
     }
     assert sorted(re.findall(r"^### (\w+)$", DOCS, re.MULTILINE)) == sorted(
         rule["alert"] for rule in RULES

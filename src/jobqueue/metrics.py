@@ -141,6 +141,7 @@ class Metrics(Collector):
         )
         self._dropped.add((), 0)  # without labels it is there from the start
         self._leads: int | None = None  # 0, or the epoch; None: this process does not stand for it
+        self._foreign = False
         self._lag: Lag | None = None  # None: another server publishes, or nobody
         self._redis_errors = _Counter(
             "jq_redis_errors", "Redis calls without a useful answer.", ("error",)
@@ -210,6 +211,10 @@ class Metrics(Collector):
     def stream_lag(self, lag: Lag | None) -> None:
         """How far the event stream is behind."""
         self._lag = lag
+
+    def stream_refused(self, refused: bool) -> None:
+        """Whether the topics hold another store's records."""
+        self._foreign = refused
 
     def hints_dropped(self, count: int) -> None:
         """Hints came twice, or too late."""
@@ -309,11 +314,17 @@ class Metrics(Collector):
         refused = GaugeMetricFamily(
             "jq_kafka_records_missing", "Records that Kafka refused for good.", labels=()
         )
+        foreign = GaugeMetricFamily(
+            "jq_kafka_foreign_topics",
+            "Whether nothing is published because the topics hold another store's records.",
+            labels=(),
+        )
         if (lag := self._lag) is not None:
             behind.add_metric((), lag.events)
             age.add_metric((), lag.seconds)
             refused.add_metric((), lag.refused)
-        yield from (behind, age, refused)
+            foreign.add_metric((), float(self._foreign))
+        yield from (behind, age, refused, foreign)
 
     def _leadership(self) -> Iterator[Metric]:
         leads = GaugeMetricFamily("jq_leader", "Whether this process leads.", labels=())

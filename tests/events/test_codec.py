@@ -17,8 +17,9 @@ from jobqueue.core.stream import (
     JobEvent,
     QueueChange,
     QueueEvent,
+    RecordItem,
 )
-from jobqueue.events.codec import RecordItem, UnknownRecord, decode, encode
+from jobqueue.events.codec import UnknownRecord, decode, encode
 from jobqueue.pb.jq.v1 import events_pb2 as pb
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue.core.errors import Code, PermissionDenied, Unavailable
+from jobqueue.core.identity import Writer
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Deaf
@@ -319,6 +320,7 @@ async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(o
 
 # What undoes each upgrade: a file as an earlier version left it.
 _UNDO = {
+    11: "DROP TABLE instance;",
     10: "ALTER TABLE queue DROP COLUMN retention;"
     " ALTER TABLE queue DROP COLUMN dead_letter_retention;",
     9: "DROP INDEX worker_owner; ALTER TABLE worker DROP COLUMN owner;",
@@ -422,3 +424,17 @@ async def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path):
         finally:
             for store in stores:
                 await store.close()
+
+
+@pytest.mark.parametrize("had_a_stream", [True, False])
+async def test_the_records_of_an_earlier_file_are_its_own(opened, path: Path, had_a_stream: bool):
+    """They do not say whose they are."""
+    store: SqliteStore = await opened()
+    term = await store.lead(1, 60.0)
+    assert term is not None
+    if had_a_stream:
+        await store.begin_stream(term)
+    await store.close()
+    downgrade(path, 9)
+    known = await (await opened()).identity()
+    assert known.goes_on_from(Writer()) is had_a_stream

@@ -38,6 +38,7 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import NO_PROGRESS, Progress
 
 if TYPE_CHECKING:
+    from jobqueue.core.identity import Identity
     from jobqueue.core.restore import Restored, Told
     from jobqueue.core.stream import Changes
 
@@ -361,12 +362,17 @@ class Store(Protocol):
         """How far the mark is behind; None: there is no stream."""
         ...
 
+    async def identity(self) -> Identity:
+        """Which store this is, for readers of its records. Drawn when the store is made."""
+        ...
+
     async def restore(self, state: Restored, told: Told) -> None:
         """Write a store's whole content, rebuilt from a stream, into this one, which is empty.
 
         Empty: no jobs, no keys, no queue but an unused default one, and nobody leads; otherwise
         Conflict, and nothing was written. Jobs, events and queues are as they were; new jobs and
-        changes of queues get numbers after the old ones. Interrupted, it leaves nothing, or a
+        changes of queues get numbers after the old ones. ``state`` says who the store is from
+        then on. Interrupted, it leaves nothing, or a
         store that cannot be opened and says why.
         """
         ...

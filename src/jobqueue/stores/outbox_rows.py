@@ -15,6 +15,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.stream import (
     CancelRequested,
     Created,
+    DeadLetter,
     Failed,
     Finished,
     JobDeleted,
@@ -83,4 +84,6 @@ def job_event(rows: Rows, row: Any) -> JobEvent:
         item.failed = Failed(retries, started_at, due)
     elif event.to_state in (State.DONE, State.DEAD_LETTERED):
         item.finished = Finished(retries, started_at, result, bool(cancel))
+        if event.to_state is State.DEAD_LETTERED:
+            item.letter = DeadLetter(kind, payload)
     return item

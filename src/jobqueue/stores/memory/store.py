@@ -11,6 +11,7 @@ from typing import Any
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import decide, overdue
 from jobqueue.core.errors import QueueFull, no_such_queue
+from jobqueue.core.identity import Identity, new_store_id
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
     NO_LABELS,
@@ -112,6 +113,7 @@ class MemoryStore:
         self._roster = Roster(self._rules)
         self._log = Log()
         self._outbox = Outbox(self._log)
+        self._identity = Identity(new_store_id())
         self._leader: Term | None = None
         self._leader_name = ""
         self._leads_since = 0.0
@@ -586,6 +588,10 @@ class MemoryStore:
         age = max(0.0, self._clock.now() - min(times)) if times else 0.0
         return Lag(len(times), age, self._outbox.refused)
 
+    async def identity(self) -> Identity:
+        """See ``Store.identity``."""
+        return self._identity
+
     async def restore(self, state: Restored, told: Told) -> None:
         """See ``Store.restore``. Nothing can come between: it does not wait for anything."""
         now = self._clock.now()
@@ -606,6 +612,7 @@ class MemoryStore:
             self._keys.put(key.queue, key.key, key.job.id, key.fingerprint, key.expires_at)
         self._seq = itertools.count(state.last_seq + 1)
         self._outbox.resume(state.last_number, published=state.published)
+        self._identity = state.identity
         told(len(state.jobs))
 
     def _restore(self, rebuilt: Rebuilt, home: Home, now: float) -> None:

@@ -751,8 +751,8 @@ FROM (
                 AND b.reason = 10 AND b.version > coalesce((
                     SELECT max(m.version) FROM job_event AS m WHERE m.seq = e.seq
                     AND m.version < e.version AND m.reason = 17), 0))::int END AS retries,
-           r.seq, CASE WHEN e.version = 1 THEN r.type END AS type,
-           CASE WHEN e.version = 1 THEN r.payload END AS payload, r.priority, r.max_retries,
+           r.seq, CASE WHEN e.version = 1 OR e.to_state = 6 THEN r.type END AS type,
+           CASE WHEN e.version = 1 OR e.to_state = 6 THEN r.payload END AS payload, r.priority, r.max_retries,
            r.created_at, r.ttl, r.timeout, r.run_at, CASE WHEN e.version = 1 THEN r.key END AS key,
            CASE WHEN e.version = 1 AND r.key IS NOT NULL THEN (
                 SELECT expires_at FROM job_key AS j
@@ -763,7 +763,7 @@ FROM (
            CASE WHEN e.version = 1 THEN r.labels::text END AS labels,
            CASE WHEN e.to_state = 4 THEN d.result END AS result, d.cancel,
            sum(300 + coalesce(octet_length(e.detail), 0)
-               + CASE WHEN e.version = 1 THEN octet_length(r.payload) ELSE 0 END
+               + CASE WHEN e.version = 1 OR e.to_state = 6 THEN octet_length(r.payload) ELSE 0 END
                + coalesce(octet_length(d.result), 0)) OVER w AS size,
            row_number() OVER w AS nth
     FROM unnest($1::text::bigint[], $2::text::int[]) WITH ORDINALITY AS k(seq, version, n)
@@ -1137,7 +1137,10 @@ SELECT current_setting('fsync') = 'on', current_setting('synchronous_commit'),
        current_setting('full_page_writes') = 'on'
 
 -- name: instance
-SELECT id FROM instance
+SELECT id, generation, continues FROM instance
+
+-- name: restore_instance
+UPDATE instance SET id = $1, generation = $2, continues = $3
 
 -- name: touch
 -- Changes nothing, by a write that has to reach the disk before it is answered.

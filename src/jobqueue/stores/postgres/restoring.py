@@ -109,6 +109,8 @@ class Restoring:
         ):
             if last:
                 await db.execute(SQL["restore_sequence"], table, last, column)
+        known = state.identity
+        await db.execute(SQL["restore_instance"], known.store, known.generation, known.kept)
         if state.published:
             await _mark(db, batch.xid)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.clock import Clock
+from jobqueue.core.identity import Identity, identity_of
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
     Assignment,
@@ -153,11 +154,16 @@ class PostgresStore:
         self._opened = True
 
     async def _check_server(self) -> None:
-        async def look(db: Any) -> tuple[Any, str]:
-            return await db.fetchrow(SQL["durability"]), await db.fetchval(SQL["instance"])
+        async def look(db: Any) -> tuple[Any, Any]:
+            return await db.fetchrow(SQL["durability"]), await db.fetchrow(SQL["instance"])
 
         found = await self._database.writing.read("open", look)
-        (fsync, commit, full_pages), self._claiming.instance = found
+        (fsync, commit, full_pages), known = found
+        # Two stores that were rebuilt from one record may lean on one Redis.
+        known = identity_of(*known)
+        self._claiming.instance = (
+            f"{known.store}.{known.generation}" if known.rebuilt else known.store
+        )
         lacking = [
             f"{setting} is off"
             for setting, on in (
@@ -336,6 +342,10 @@ class PostgresStore:
     async def stream_lag(self) -> Lag | None:
         """See ``Store.stream_lag``."""
         return await self._streaming.lag()
+
+    async def identity(self) -> Identity:
+        """See ``Store.identity``."""
+        return await self._streaming.identity()
 
     async def restore(self, state: Restored, told: Told) -> None:
         """See ``Store.restore``."""

@@ -15,6 +15,7 @@ from typing import Any
 from jobqueue.core.clock import Clock
 from jobqueue.core.decide import overdue
 from jobqueue.core.errors import NotFound
+from jobqueue.core.identity import Identity
 from jobqueue.core.job import (
     Assignment,
     ComponentHealth,
@@ -359,6 +360,10 @@ class RedisStore:
     async def stream_lag(self) -> Lag | None:
         """See ``Store.stream_lag``."""
         return await self._streaming.lag()
+
+    async def identity(self) -> Identity:
+        """See ``Store.identity``."""
+        return await self._streaming.identity()
 
     async def restore(self, state: Restored, told: Told) -> None:
         """See ``Store.restore``."""

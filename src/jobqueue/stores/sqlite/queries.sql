@@ -232,7 +232,7 @@ SELECT e.position, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.
             AND b.reason = 'RETRY_DUE' AND b.version > coalesce((
                 SELECT max(m.version) FROM event AS m WHERE m.seq = e.seq
                 AND m.version < e.version AND m.reason = 'MANUAL_RETRY'), 0)) END,
-       r.seq, r.type, CASE WHEN e.version = 1 THEN r.payload END, r.priority, r.max_retries,
+       r.seq, r.type, CASE WHEN e.version = 1 OR e.to_state = 6 THEN r.payload END, r.priority, r.max_retries,
        r.created_at, r.ttl, r.timeout, e.due, r.key,
        CASE WHEN e.version = 1 AND r.key IS NOT NULL THEN (
             SELECT k.expires_at FROM idempotency AS k

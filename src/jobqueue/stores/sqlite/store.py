@@ -27,6 +27,7 @@ from jobqueue.core.errors import (
     not_your_worker,
     too_many_workers,
 )
+from jobqueue.core.identity import Identity
 from jobqueue.core.ids import id_to_bytes
 from jobqueue.core.job import (
     Assignment,
@@ -418,6 +419,10 @@ class SqliteStore:
     async def stream_lag(self) -> Lag | None:
         """See ``Store.stream_lag``."""
         return await self._read("stream_lag", lambda db: outbox.lag(db, self._clock.now()))
+
+    async def identity(self) -> Identity:
+        """See ``Store.identity``."""
+        return await self._read("identity", outbox.identity)
 
     async def _under(self, term: Term, name: str, change: Work[T], there: T | None = None) -> T:
         """Write under a term, unless what is wanted is there already."""
