@@ -199,7 +199,7 @@ async def test_the_jobs_of_a_worker_that_died_go_to_another(
             one["worker_id"]: one["status"]
             for one in (await http.get("/workers")).json()["workers"]
         }
-    assert workers == {"dies": "OFFLINE", "lives": "ONLINE"}
+    assert workers == {"dies": "DEAD", "lives": "ALIVE"}
     evidence = await run.evidence()
     assert_kept(evidence)
     lost = {one.job_id for one in evidence.events if one.reason is Reason.WORKER_LOST}

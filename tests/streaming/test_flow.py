@@ -120,7 +120,7 @@ async def test_a_job_that_runs_too_long_is_ended_and_prometheus_shows_it(system:
     assert 'jq_worker_job_concurrency{worker_id="w"} 0.0' in shown
 
 
-@pytest.mark.req("sch:ROADMAP", "sch:WORKER")
+@pytest.mark.req("sch:ROADMAP", "sch:WORKER", "sch:SCHEMA")
 async def test_jobs_go_to_the_least_loaded_worker_and_never_beyond_its_slots(
     system: System,
 ) -> None:
@@ -136,6 +136,15 @@ async def test_jobs_go_to_the_least_loaded_worker_and_never_beyond_its_slots(
         return by_worker if by_worker.total() == 5 else None
 
     assert await until(shared_out, "five run") == Counter(one=2, two=3)
+    async with client(api) as http:  # in the words of the scheduler's document
+        shown = (await http.get("/workers")).json()["workers"]
+        plain = (await http.get("/workers", params={"view": "canonical"})).json()["workers"]
+    assert {one["worker_id"]: (one["status"], len(one["current_jobs"])) for one in shown} == {
+        "one": ("ALIVE", 2),
+        "two": ("ALIVE", 3),
+    }
+    assert {job for one in shown for job in one["current_jobs"]} < set(jobs)
+    assert [(one["status"], "current_jobs" in one) for one in plain] == [("ONLINE", False)] * 2
     assert {worker.running for worker in await api.backend.list_workers()} == {2, 3}
     queue = await api.backend.queue_stats("default")
     assert queue.depth[State.PENDING] == 3

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from jobqueue.api.http.errors import detail
 from jobqueue.api.http.shapes import (
@@ -38,6 +38,7 @@ from jobqueue.core.job import (
     SubmitResult,
     SubmitStatus,
     Worker,
+    WorkerStatus,
     shown_owner,
 )
 from jobqueue.core.lifecycle import TERMINAL, VIEWS, Reason, State, project
@@ -227,12 +228,15 @@ def queue_view(stats: QueueStats) -> QueueView:
     )
 
 
-def worker_view(worker: Worker) -> WorkerView:
-    """Show a worker."""
+def worker_view(worker: Worker, view: str, held: Mapping[str, list[str]]) -> WorkerView:
+    """Show a worker. ``held``: the jobs of each, where the view shows them."""
     info = worker.info
+    scheduler = view == "scheduler"
+    alive = "DEAD" if worker.status is WorkerStatus.OFFLINE else "ALIVE"
     return WorkerView(
         worker_id=info.id,
-        status=worker.status.value,
+        status=alive if scheduler else worker.status.value,
+        current_jobs=held.get(info.id, []) if scheduler else UNSET,
         hostname=info.hostname,
         pid=info.pid,
         version=info.version,

@@ -223,6 +223,7 @@ class WorkerView(Struct, kw_only=True):
     owner: str  # the caller that registered it; empty: nobody had to say who they are
     registered_at: _Time
     last_heartbeat: _Time
+    current_jobs: list[str] | UnsetType = UNSET  # in the scheduler view: the jobs it holds
 
 
 class WorkerList(Struct, kw_only=True):
