@@ -320,7 +320,11 @@ class ServerSection(Section):
         " stands for the lead, assigns and publishes, `all` does both.",
     )
     shutdown_timeout: Seconds = setting(
-        30.0, "Time a stopping jq-server gives to requests and jobs.", "s", ge=0, le=_DAY
+        30.0,
+        "Time a stopping jq-server gives to requests, jobs and workers that drain.",
+        "s",
+        ge=0,
+        le=_DAY,
     )
     insecure: bool = setting(
         False, "Listen on the network although nobody has to say who they are."

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 from jobqueue import Context, JobQueue
 
@@ -82,3 +83,12 @@ async def healthy_async(ctx: Context) -> str:
 def never_returns(ctx: Context) -> None:
     note(ctx)
     threading.Event().wait()
+
+
+@app.task(name="until-released")
+async def until_released(number: int, ctx: Context) -> int:
+    """Ends once there is a file ``released`` beside the ledger."""
+    note(ctx)
+    while not Path(os.environ["LEDGER"]).with_name("released").exists():
+        await asyncio.sleep(0.01)
+    return number

@@ -139,7 +139,8 @@ def serve(
         log.warning(warning)
     at_stop = (
         f"stopping: it takes no more calls, and waits up to {settings.server.shutdown_timeout:g} s"
-        " for the jobs of its own pool; a second Ctrl-C or SIGTERM ends it at once"
+        " for the jobs of its own pool and of workers that stop, too; a second Ctrl-C or SIGTERM"
+        " ends it at once"
     )
     _allow_files()
     return run_service(lambda stop: _run(settings, stop), log, at_stop)

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import cast
 
 from jobqueue.core.api import Inbox, Link
@@ -55,6 +55,7 @@ from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.queue_ttls import QueueTtls
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
+from jobqueue.engine.seeing_off import see_off
 from jobqueue.engine.sessions import Plan, Session, Work
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
@@ -159,6 +160,14 @@ class Engine(OperatorCalls):
         else:
             self._control.start()
         self._started = True
+
+    async def see_workers_off(self, connected: Callable[[str], bool], within: float) -> None:
+        """Before a stop: assign nothing more, and let workers that stop, too, report their jobs.
+
+        ``connected`` says by its id whether a worker can still report here.
+        """
+        if self._started and self._roster is None:  # a roster's workers report to the store
+            await see_off(self._scheduler, connected, within)
 
     async def stop(self) -> None:
         """Take no more, finish what is in flight, close the store."""

@@ -32,9 +32,10 @@ from jobqueue.worker.served import ServedQueues, create_queues
 
 log = logging.getLogger("jobqueue.server")
 
-# How a stop's time is shared out: requests, then jobs; the rest is the store's.
+# How a stop's time is shared out: requests, then jobs; the rest is the streams' and the store's.
 _FACES_SHARE = 0.25
-_POOL_SHARE = 0.85
+_JOBS_SHARE = 0.85  # counted from the beginning
+_STREAMS_SHARE = 0.05
 
 
 _NO_POOL = {"all": "; no built-in pool: jobs wait for a jq-worker"}
@@ -244,14 +245,19 @@ class Embedded:
         if self._served is not None:
             await self._served.stop()
         if grpc is not None:
-            await grpc.stop(grace)
+            grpc.begin_stop()
         if http is not None:
             await http.stop(grace)
         if pages is not None:
             await pages.stop()
-        if pool is not None:
-            left = timeout * _POOL_SHARE - (time.monotonic() - began)
-            await pool.stop(max(0.0, left))
+        left = max(0.0, timeout * _JOBS_SHARE - (time.monotonic() - began))
+        draining = None if pool is None else asyncio.create_task(pool.stop(left))
+        if grpc is not None:
+            await self._engine.see_workers_off(grpc.connected, left)
+            left = timeout * _FACES_SHARE - (time.monotonic() - began)
+            await grpc.stop(max(left, timeout * _STREAMS_SHARE))
+        if draining is not None:
+            await draining
         left = max(1.0, timeout - (time.monotonic() - began))
         try:
             async with asyncio.timeout(left):

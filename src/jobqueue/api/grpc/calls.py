@@ -38,6 +38,7 @@ class Calls:
         self._on_call = on_call
         self.metadata = metadata  # sent with every answer, by the servicers that do so
         self._stopped: asyncio.Future[None] | None = None
+        self._reading = True
         self._readers: set[asyncio.Task[Any]] = set()
         self._owned: set[asyncio.Task[Any]] = set()
         self.under_way: set[asyncio.Task[Any]] = set()  # calls that ``cut`` may end
@@ -55,10 +56,14 @@ class Calls:
         return self._stopped
 
     def begin_stop(self) -> None:
-        """End waits at once, and let streams finish what they have read."""
+        """End waits at once; what workers have to say is still taken."""
         signal = self.stop_signal()
         if not signal.done():
             signal.set_result(None)
+
+    def end_readers(self) -> None:
+        """Let workers' streams finish what they have read."""
+        self._reading = False
         for reader in self._readers:
             reader.cancel()
 
@@ -81,11 +86,11 @@ class Calls:
         return task
 
     def reader(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run a stream's reader; it is cancelled when the server stops."""
+        """Run the reader of a worker's stream; ``end_readers`` cancels it."""
         task = asyncio.create_task(work)
         self._readers.add(task)
         task.add_done_callback(self._readers.discard)
-        if self.stopping:
+        if not self._reading:
             task.cancel()
         return task
 
@@ -150,6 +155,8 @@ def handled(
         else:
             self.calls.ended(name, grpc.StatusCode.OK.name, started)
             return response
+        if self.calls.stopping and isinstance(failure, Unavailable):
+            failure = server_stopping()
         code, text, metadata = to_status(failure)
         self.calls.ended(name, code.name, started)
         return await context.abort(code, text, metadata)  # type: ignore[no-any-return]

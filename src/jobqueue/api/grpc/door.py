@@ -21,7 +21,7 @@ from jobqueue.access.callers import EVERY_ROLE, Caller, Role, enter_call
 from jobqueue.access.policy import API_KEY, AUTHORIZATION, Access, Shown, permit
 from jobqueue.access.rules import GRPC, RULES, Kind, Rule
 from jobqueue.api.grpc.arrivals import Arrivals
-from jobqueue.api.grpc.calls import Calls
+from jobqueue.api.grpc.calls import Calls, server_stopping
 from jobqueue.api.grpc.channel import KIB, MIN_RECEIVE_BYTES
 from jobqueue.api.grpc.counting import Refused, counted
 from jobqueue.api.grpc.errors import to_status
@@ -31,6 +31,15 @@ _MESSAGE_TIMEOUT = 10.0  # seconds that the one message of a call may take to co
 _MAX_OPEN_BYTES = 1024  # of a message that everybody may send
 _COPIES = 2  # of a message in memory: gRPC's and ours
 _SMALL = 4 * KIB  # messages below that are not counted by their bytes: there are only so many calls
+# What a server that stops still answers: workers that stop as well end their jobs here.
+_UNTIL_THE_END = {
+    "server.probe",
+    "server.watch_health",
+    "worker.fetch",
+    "worker.report",
+    "worker.heartbeat",
+    "worker.deregister",
+}
 
 _Metadata = Iterable[tuple[str, str | bytes]] | None
 # Of the call that a task serves: a context would build it anew.
@@ -210,6 +219,8 @@ class Door(grpc.GenericRpcHandler):
 
     def _admit(self, method: str, rule: Rule, context: Any) -> Caller:
         """Decide about a caller with all that is known of it."""
+        if self._calls.stopping and GRPC[method] not in _UNTIL_THE_END:
+            raise server_stopping()
         if rule.roles is None:
             return _anybody(context.peer(), frozenset())
         if not self._required:

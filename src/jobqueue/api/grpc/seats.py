@@ -17,6 +17,8 @@ from jobqueue.core.job import owner_allows
 
 # A worker silent for that long is long OFFLINE; its link only takes up room.
 _FORGET_AFTER = 600.0
+# Two heartbeats at the default interval: whether a worker without a stream is there.
+_SILENT_AFTER = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +61,15 @@ class Seats:
     def get(self, worker_id: str) -> Seat | None:
         """A worker's seat, of whatever incarnation."""
         return self._seats.get(worker_id)
+
+    def connected(self, worker_id: str) -> bool:
+        """Whether the worker may still report on its stream, or by unary calls."""
+        seat = self._seats.get(worker_id)
+        if seat is None:
+            return False
+        if isinstance(seat.line, WorkStream):
+            return seat.line.live
+        return not seat.line.buffer.elsewhere and self._now() - seat.last_seen < _SILENT_AFTER
 
     def allows(self, worker_id: str, owner: str) -> bool:
         """Whether the worker's seat, if it has one here, is not another caller's."""

@@ -88,6 +88,7 @@ class GrpcFace:
             access or Access(), self._calls, budgets, max_message_bytes=self._max_message_bytes
         )
         self._health = Health(self._services)
+        self._workers: WorkerServicer | None = None
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -103,9 +104,8 @@ class GrpcFace:
         welcome = worker_pb2.Welcome(
             server_version=__version__, max_message_bytes=self._max_message_bytes
         )
-        worker_pb2_grpc.add_WorkerServiceServicer_to_server(
-            WorkerServicer(self._backend, calls, welcome), behind
-        )
+        self._workers = WorkerServicer(self._backend, calls, welcome)
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self._workers, behind)
         if self._taskqueue is not None:
             add_to_server(PublicServicer(self._taskqueue, calls), behind)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, behind)
@@ -123,13 +123,22 @@ class GrpcFace:
         )
         return bound
 
+    def begin_stop(self) -> None:
+        """Refuse calls, but for what connected workers report. ``stop`` ends the rest."""
+        self._health.stop()
+        self._calls.begin_stop()
+
+    def connected(self, worker_id: str) -> bool:
+        """Whether a worker is connected here, on a stream or by unary calls."""
+        return self._workers is not None and self._workers.connected(worker_id)
+
     async def stop(self, grace: float = 5.0) -> None:
         """Refuse new calls, let those under way end within ``grace`` seconds, cut off the rest."""
         server, self._server = self._server, None
         if server is None:
             return
-        self._health.stop()
-        self._calls.begin_stop()
+        self.begin_stop()
+        self._calls.end_readers()
         last = max(0.0, grace - LAST_WORDS)
         cut = asyncio.get_running_loop().call_later(last, self._calls.cut)
         await server.stop(grace)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from jobqueue.access import audit
 from jobqueue.access.callers import current_caller
-from jobqueue.api.grpc.calls import Calls, Duplex, handled
+from jobqueue.api.grpc.calls import Calls, Duplex, handled, server_stopping
 from jobqueue.api.grpc.client_servicer import check_wait
 from jobqueue.api.grpc.codec.operations import check_incarnation, new_info_from_pb
 from jobqueue.api.grpc.codec.values import STATUS_TO_PB
@@ -74,6 +74,10 @@ class WorkerServicer(rpc.WorkerServiceServicer):
             self._seats.put(desk, Fetcher(desk, buffer))
         return pb.RegisterResponse(server_version=self._welcome.server_version)
 
+    def connected(self, worker_id: str) -> bool:
+        """Whether a worker is connected: its stream is there, or it has called a moment ago."""
+        return self._seats.connected(worker_id)
+
     async def _open(self, info: WorkerInfo, inbox: Inbox) -> Desk:
         """Register a worker, and end what holds its seat.
 
@@ -100,6 +104,9 @@ class WorkerServicer(rpc.WorkerServiceServicer):
             )
         wait = check_wait(request.wait_seconds, MAX_FETCH_WAIT)
         fetcher = seat.line
+        if self.calls.stopping:  # it does not stop with the server, and looks for another one
+            fetcher.buffer.moved()
+            raise server_stopping()
         jobs: list[Assignment] | None = None
         try:
             jobs = await self.calls.until_stopped(fetcher.fetch(request.limit, wait))
