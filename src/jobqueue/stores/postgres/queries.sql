@@ -1148,7 +1148,9 @@ UPDATE instance SET id = id
 
 -- name: dispel
 -- A backend whose client has lost it may still be at work; after this it is not.
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2
+SELECT state = 'active' AND wait_event_type IS DISTINCT FROM 'Client' AS at_work,
+       pg_terminate_backend(pid)
+  FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2
 
 -- name: still_there
 SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.clock import Clock
+from jobqueue.core.errors import Unavailable
 from jobqueue.core.identity import Identity, identity_of
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
@@ -76,6 +77,7 @@ from jobqueue.stores.postgres.workers import Workers
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _PATIENCE = 5.0  # how long a call waits for a server that is away
+_SILENT = 2.0  # a store that leaves a write unanswered for longer is not well
 
 
 class PostgresStore:
@@ -216,7 +218,10 @@ class PostgresStore:
         await self._database.reading.read("notify", send)
 
     async def ping(self, patience: float | None = None) -> None:
-        """Prove that a commit reaches the disk."""
+        """Prove that a commit reaches the disk, and that callers' writes are answered."""
+        silent = self._database.unanswered.seconds
+        if silent > _SILENT:
+            raise Unavailable(f"{self.location}: a write has had no answer for {silent:.1f} s")
 
         async def work(db: Any) -> None:
             await db.execute(SQL["touch"])
