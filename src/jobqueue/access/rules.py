@@ -65,6 +65,7 @@ RULES: dict[str, Rule] = {
     "server.reflect": Rule(_OPERATOR, Kind.STREAM),
     "server.metrics": Rule(_OPERATOR, Kind.PROBE),
     "server.status": Rule(_OPERATOR),
+    "server.load": Rule(_CLIENT | _WORKER),
     "job.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
     "job.submit_batch": Rule(_CLIENT, items={"specs": MAX_BATCH, "specs.labels": MAX_LABELS}),
     "job.submit_stream": Rule(
@@ -140,6 +141,7 @@ GRPC: dict[str, str] = {
     "/jq.v1.ClientService/ListJobs": "job.list",
     "/jq.v1.ClientService/GetHistory": "job.history",
     "/jq.v1.ClientService/WatchJob": "job.watch",
+    "/jq.v1.ClientService/GetLoad": "server.load",
     "/jq.v1.WorkerService/Connect": "worker.connect",
     "/jq.v1.WorkerService/Register": "worker.register",
     "/jq.v1.WorkerService/Fetch": "worker.fetch",

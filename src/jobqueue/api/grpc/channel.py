@@ -77,7 +77,7 @@ class Dialer:
     """Opens channels to one server, and says what every call on them carries."""
 
     def __init__(self, target: str, credentials: Credentials | None = None) -> None:
-        self._target = target
+        self.target = target
         credentials = credentials or Credentials()
         credentials.check()
         self._channel_credentials = _channel_credentials(credentials.tls)
@@ -89,10 +89,10 @@ class Dialer:
         """A channel for the running loop."""
         _IN_USE.check()
         if self._channel_credentials is None:
-            channel = grpc.aio.insecure_channel(self._target, options=client_options())
+            channel = grpc.aio.insecure_channel(self.target, options=client_options())
         else:
             channel = grpc.aio.secure_channel(
-                self._target, self._channel_credentials, options=client_options()
+                self.target, self._channel_credentials, options=client_options()
             )
         _IN_USE.add(channel)
         return channel
@@ -101,10 +101,10 @@ class Dialer:
         """A channel for threads; heartbeats use it, since they must survive a blocked loop."""
         _IN_USE.check()
         if self._channel_credentials is None:
-            channel = grpc.insecure_channel(self._target, options=client_options())
+            channel = grpc.insecure_channel(self.target, options=client_options())
         else:
             channel = grpc.secure_channel(
-                self._target, self._channel_credentials, options=client_options()
+                self.target, self._channel_credentials, options=client_options()
             )
         _IN_USE.add(channel)
         return channel

@@ -71,6 +71,10 @@ class Seats:
             return seat.line.live
         return not seat.line.buffer.elsewhere and self._now() - seat.last_seen < _SILENT_AFTER
 
+    def count(self) -> int:
+        """How many workers may report."""
+        return sum(1 for worker_id in self._seats if self.connected(worker_id))
+
     def allows(self, worker_id: str, owner: str) -> bool:
         """Whether the worker's seat, if it has one here, is not another caller's."""
         seat = self._seats.get(worker_id)

@@ -26,6 +26,7 @@ from jobqueue.api.grpc.client_servicer import ClientServicer
 from jobqueue.api.grpc.door import Door
 from jobqueue.api.grpc.health import Health
 from jobqueue.api.grpc.listening import bind
+from jobqueue.api.grpc.load import Load
 from jobqueue.api.grpc.operator_servicer import OperatorServicer
 from jobqueue.api.grpc.taskqueue.public_servicer import PublicServicer
 from jobqueue.api.grpc.taskqueue.registering import add_to_server
@@ -95,9 +96,6 @@ class GrpcFace:
         """Listen; returns the port bound (0 asks for any free one)."""
         server = grpc.aio.server(options=server_options(self._max_message_bytes))
         calls, behind = self._calls, self._door.before(server)
-        client_pb2_grpc.add_ClientServiceServicer_to_server(
-            ClientServicer(self._backend, calls, self._limiter), behind
-        )
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(
             OperatorServicer(self._backend, calls), behind
         )
@@ -106,6 +104,10 @@ class GrpcFace:
         )
         self._workers = WorkerServicer(self._backend, calls, welcome)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self._workers, behind)
+        load = Load(self._backend, self._workers.count)
+        client_pb2_grpc.add_ClientServiceServicer_to_server(
+            ClientServicer(self._backend, calls, load, self._limiter), behind
+        )
         if self._taskqueue is not None:
             add_to_server(PublicServicer(self._taskqueue, calls), behind)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, behind)

@@ -78,6 +78,10 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         """Whether a worker is connected: its stream is there, or it has called a moment ago."""
         return self._seats.connected(worker_id)
 
+    def count(self) -> int:
+        """How many workers are connected."""
+        return self._seats.count()
+
     async def _open(self, info: WorkerInfo, inbox: Inbox) -> Desk:
         """Register a worker, and end what holds its seat.
 

@@ -109,6 +109,7 @@ class RemoteLink:
         self._stream: _Stream | None = None
         self._connected = False
         self._listed = False  # whether this stream was told what the worker holds
+        self._moving = False  # to another server: this stream is to end in good order
         self._closed = False
         self._limit = MIN_RECEIVE_BYTES
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -124,6 +125,12 @@ class RemoteLink:
             raise
 
     # -- what the worker calls -----------------------------------------------------------------
+
+    def move(self) -> None:
+        """Go to the server in use, in good order: what was reported is answered first."""
+        if self._connected and self._wiring is not self._servers.pick():
+            self._moving = True
+            self._wake.set()
 
     def grant(self, slots: int) -> None:
         """Offer more free slots; after a break they are offered again."""
@@ -233,6 +240,9 @@ class RemoteLink:
             try:
                 await self._session()
             except JobQueueError as error:
+                if self._moving and isinstance(error, Unavailable):
+                    self._broken()
+                    continue
                 self._servers.leave(self._wiring)
                 if self._connected:
                     tried.clear()
@@ -278,6 +288,10 @@ class RemoteLink:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if writer.done():
                 writer.result()
+            if self._moving:
+                await asyncio.wait({reader}, timeout=self._wiring.timeout)
+                if not reader.done():
+                    raise Unavailable("the server did not end the stream in time")
             await reader
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
@@ -319,6 +333,9 @@ class RemoteLink:
     async def _write(self, stream: _Stream, reader: asyncio.Task[None]) -> None:
         try:
             while not reader.done():
+                if self._moving:
+                    await stream.done_writing()
+                    return
                 request = self._compose()
                 if request is not None:
                     await stream.write(request)
@@ -420,7 +437,7 @@ class RemoteLink:
 
     def _broken(self) -> None:
         """Nothing more comes on this stream: settle what was under way."""
-        self._connected = False
+        self._connected = self._moving = False
         unanswered, self._unanswered = self._unanswered, {}
         for entry in unanswered.values():
             if not entry.later:
