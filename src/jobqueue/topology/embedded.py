@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from jobqueue._version import __version__
 from jobqueue.access.budgets import Budgets
@@ -12,7 +14,6 @@ from jobqueue.access.submits import for_callers
 from jobqueue.api import listening
 from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
-from jobqueue.api.http.face import HttpFace
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend, DispatchApi
 from jobqueue.core.store import Store
@@ -29,6 +30,9 @@ from jobqueue.topology.starting import when_reached
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.served import ServedQueues, create_queues
+
+if TYPE_CHECKING:
+    from jobqueue.api.http.face import HttpFace
 
 log = logging.getLogger("jobqueue.server")
 
@@ -107,19 +111,6 @@ class Embedded:
             self._periodic.start()
             self._say_ready()
             return
-        if settings.http.enabled:
-            http = options.http(
-                settings,
-                self.metrics,
-                engine,
-                access=self._access,
-                limiter=self._limiter,
-                tls=self._tls,
-            )
-            self._http = HttpFace(engine, http)
-            port = await self._http.start(settings.http.host, settings.http.port)
-            scheme = "http" if self._tls is None else "https"
-            self.http_url = f"{scheme}://{_joined(settings.http.host, port)}"
         if settings.grpc.enabled:
             self._grpc = GrpcFace(
                 engine,
@@ -134,9 +125,29 @@ class Embedded:
             )
             port = await self._grpc.start(settings.grpc.host, settings.grpc.port)
             self.grpc_target = _joined(settings.grpc.host, port)
+        if settings.http.enabled:
+            await self._start_http()
         await self._start_pool()
         self._periodic.start()
         self._say_ready()
+
+    async def _start_http(self) -> None:
+        """After gRPC: what HTTP needs takes longest to load, and workers do not wait for it."""
+        settings = self._settings
+        loaded = await asyncio.to_thread(importlib.import_module, "jobqueue.api.http.face")
+        http = options.http(
+            settings,
+            self.metrics,
+            self._engine,
+            access=self._access,
+            limiter=self._limiter,
+            tls=self._tls,
+        )
+        face: HttpFace = loaded.HttpFace(self._engine, http)
+        self._http = face
+        port = await face.start(settings.http.host, settings.http.port)
+        scheme = "http" if self._tls is None else "https"
+        self.http_url = f"{scheme}://{_joined(settings.http.host, port)}"
 
     async def _open(self) -> None:
         await self._engine.start()

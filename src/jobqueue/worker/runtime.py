@@ -47,7 +47,7 @@ from jobqueue.worker.waiting import WaitingSlots
 log = logging.getLogger("jobqueue.worker")
 
 _FIRST_RECONNECT = 0.1
-_MAX_RECONNECT = 5.0
+_MAX_RECONNECT = 1.0
 # Answers to a registration that no repetition changes.
 _FINAL = (Conflict, InvalidArgument, PermissionDenied)
 _SUCCEED = Move.SUCCEED  # an enum's attribute is dear on the path of every job

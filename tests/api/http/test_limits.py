@@ -11,7 +11,8 @@ import pytest
 
 from jobqueue.access.budgets import Budget, Budgets
 from jobqueue.access.rules import Kind
-from jobqueue.api.http import HttpFace, HttpSettings
+from jobqueue.api.http.face import HttpFace
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import Unavailable
 from tests import patience
 from tests.api.http.conftest import Serve

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from jobqueue._version import __version__
-from jobqueue.api.http import create_app, shapes
+from jobqueue.api.http import shapes
+from jobqueue.api.http.app import create_app
 from jobqueue.api.http.bodies import decode_batch, decode_job, decode_queue, decode_queue_patch
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.job import Page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from jobqueue.api.http import HttpSettings
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import ComponentHealth
 from tests.api.http.conftest import Serve

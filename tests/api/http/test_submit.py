@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jobqueue.api.http import HttpSettings
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import OutcomeUnknown, QueueFull, Unavailable
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.lifecycle import Reason, State

@@ -48,7 +48,7 @@ def client_options() -> _Options:
         ("grpc.initial_reconnect_backoff_ms", 100),
         # What one attempt to connect may take; after a refusal the next comes by the backoff.
         ("grpc.min_reconnect_backoff_ms", 5_000),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 500),
     )
 
 

@@ -24,8 +24,8 @@ from jobqueue.api.http.connections import Connections
 from jobqueue.api.http.door import CERTIFICATE, PLACE, certificate_name
 from jobqueue.api.http.errors import ErrorAnswer, detail
 from jobqueue.api.http.handshakes import Handshakes, hang_up
+from jobqueue.api.http.page_headers import HEADER_LINES
 from jobqueue.api.http.settings import KIB, HttpSettings
-from jobqueue.api.http.web_pages import HEADER_LINES
 from jobqueue.api.listening import Endpoint, open_sockets
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable

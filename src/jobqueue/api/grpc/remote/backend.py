@@ -56,7 +56,7 @@ from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.1, 2.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 

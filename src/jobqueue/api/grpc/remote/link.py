@@ -41,7 +41,8 @@ from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
+# A server that comes back is found within a second: a refused connection costs little.
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 _MESSAGE_ROOM = 64 * 1024  # beside the reports
 _Stream = grpc.aio.StreamStreamCall[pb.ConnectRequest, pb.ConnectResponse]
 
