@@ -12,7 +12,8 @@ from jobqueue import JobQueue, Tls
 from jobqueue.access.keyring import Keyring, parse_keys
 from jobqueue.access.policy import Access, parse_certificate_roles
 from jobqueue.access.tls import Credentials, ServerTls
-from jobqueue.api.http import HttpFace, HttpSettings
+from jobqueue.api.http.face import HttpFace
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import InvalidArgument, PermissionDenied, Unavailable
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
