@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,8 @@ from tests.cli import processes
 # Two words around what is odd, so that a part of it that is shown can be told from other text.
 HEAD, TAIL = "Hunter2xq", "Zebra9vk"
 ODD = st.text(
-    alphabet=st.sampled_from("'\"/ @:?#&=%\\[],;<>`$\t\n\r*éß☃0123456789ab") | st.characters(),
+    alphabet=st.sampled_from("'\"/ @:?#&=%\\[],;<>`$\t\n\r*éß☃0123456789ab")
+    | st.characters(codec="utf-8"),
     max_size=8,
 )
 PASSWORDS = st.builds(lambda odd: f"{HEAD}{odd}{TAIL}", ODD)
@@ -99,6 +101,12 @@ def test_no_password_that_was_escaped_is_shown(password: str) -> None:
         assert "@db/jobs" in shown or "cache:6379/0" in shown or "//db/jobs" in shown
         if "%77" not in url:  # in prose nobody looks for names that are escaped
             assert_hidden(redact(f"cannot reach {url}: refused"))
+
+
+def test_a_password_that_is_no_text_is_sent_as_its_bytes() -> None:
+    """As Python reads it from an environment in another encoding."""
+    given = os.fsdecode(b"Hunter\xff")
+    assert with_password("redis://cache", given) == "redis://:Hunter%FF@cache"
 
 
 @given(PASSWORDS, st.sampled_from(["", " user=me", " sslmode=require host=db"]))
