@@ -150,6 +150,12 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
+def _value(text: str) -> str:
+    """The value of a field in a line of text. It must not look like the end of it, or like more."""
+    quoted = any(c in text for c in ' =[]"')
+    return one_line(json.dumps(text, ensure_ascii=False) if quoted else text)
+
+
 def _indented(text: str) -> str:
     """Lines that belong to the one above them, without secrets."""
     return "\n".join(f"    {one_line(redact(line))}" for line in text.splitlines())
@@ -167,7 +173,7 @@ class TextFormatter(logging.Formatter):
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         said = getattr(record, IN_MESSAGE, ())
         context = " ".join(
-            f"{name}={one_line(str(value))}"
+            f"{name}={_value(str(value))}"
             for name, value in _context(record).items()
             if name not in said
         )

@@ -124,9 +124,26 @@ async def test_changes_over_grpc_and_taskqueue_are_written(audited: Lines):
 
 
 @pytest.mark.parametrize(
-    "name", ["token=x", "password=a b", "redis://me:word@host", "Bearer 0123456789", "a\\x1b"]
+    ("name", "in_text"),
+    [
+        ("redis://me:word@host", "redis://me:word@host"),
+        ("a\\x1b", "a\\x1b"),
+        ("token=x", '"token=x"'),
+        ("password=a b", '"password=a b"'),
+        ("Bearer 0123456789", '"Bearer 0123456789"'),
+        ("é]", '"é]"'),
+        ('a"b', r'"a\"b"'),
+        (
+            "a outcome=OK]  [caller=boss action=queue.delete object=mail",
+            '"a outcome=OK]  [caller=boss action=queue.delete object=mail"',
+        ),
+        (
+            'a" outcome=OK]  [caller="boss" object=mail',
+            r'"a\" outcome=OK]  [caller=\"boss\" object=mail"',
+        ),
+    ],
 )
-async def test_an_object_is_named_as_the_caller_named_it(audited: Lines, name: str):
+async def test_an_object_is_named_as_the_caller_named_it(audited: Lines, name: str, in_text: str):
     """What the log hides in other lines would hide here which worker it was."""
     async with serving() as server, over_grpc(server, "ops") as ops:
         with pytest.raises(JobQueueError):
@@ -135,7 +152,7 @@ async def test_an_object_is_named_as_the_caller_named_it(audited: Lines, name: s
         assert [told(line) for line in audited.take()] == [
             ("ops", "worker.drain", name, "NOT_FOUND")
         ]
-    assert f"object={name} " in logs.TextFormatter().format(record)
+    assert f" object={in_text} outcome=NOT_FOUND]" in logs.TextFormatter().format(record)
 
 
 async def test_a_server_that_asks_nobody_writes_addresses(audited: Lines):
