@@ -155,6 +155,23 @@ async def test_an_object_is_named_as_the_caller_named_it(audited: Lines, name: s
     assert f" object={in_text} outcome=NOT_FOUND]" in logs.TextFormatter().format(record)
 
 
+async def test_a_caller_that_leaves_in_the_middle_of_a_request_is_written(audited: Lines):
+    async with serving() as server:
+        address = httpx.URL(server.http_url)
+        _, writer = await asyncio.open_connection(address.host, address.port)
+        head = (
+            f"PATCH /queues/mail HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key_of('ops')}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 50\r\n\r\n"
+        )
+        writer.write(head.encode() + b'{"max')
+        await writer.drain()
+        writer.close()
+        await audited.until(1)
+        assert [told(line) for line in audited.take()] == [
+            ("ops", "queue.update", "mail", "ABANDONED")
+        ]
+
+
 async def test_a_server_that_asks_nobody_writes_addresses(audited: Lines):
     async with serving(known=False) as server, over_http(server, None) as client:
         await client.post("/queues/default/pause")

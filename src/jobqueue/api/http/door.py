@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -80,10 +81,15 @@ class Door:
 
     async def _change(self, action: str, scope: Scope, receive: Receive, send: Send) -> None:
         """The request, with its line in the audit log."""
-        with audit.change(action) as line:
-            await self._app(scope, receive, send)
-            line.object = scope.get(OBJECT) or next(iter(scope.get("path_params", {}).values()), "")
-            line.outcome = scope.get(OUTCOME, audit.OK)
+        named = scope[_FOUND][1].get("path_params", {})
+        with audit.change(action, next(iter(named.values()), "")) as line:
+            try:
+                await self._app(scope, receive, send)
+                line.outcome = scope.get(OUTCOME, audit.OK)
+            except ClientDisconnect:
+                line.outcome = audit.ABANDONED  # there is nobody to answer
+            finally:
+                line.object = scope.get(OBJECT) or line.object
 
     def _asked(self, scope: Scope) -> tuple[str, Rule]:
         """The action that is asked for, and its rule."""
