@@ -121,3 +121,12 @@ async def test_every_service_is_watched_by_its_name():
         assert {await status(watch) for watch in watches} == {SERVING}
         await patience.wait_for(face.stop(GRACE), 30)
         assert {await status(watch) for watch in watches} == {NOT_SERVING}
+
+
+@pytest.mark.parametrize("face", [a_face, lambda: ServiceHost("job")], ids=["server", "service"])
+async def test_the_list_names_every_service(face):
+    async with watched(face()) as (_, stub):
+        everything = health_pb2.HealthListRequest()  # type: ignore[attr-defined]
+        listed = (await stub.List(everything)).statuses
+        assert "" in listed
+        assert {answer.status for answer in listed.values()} == {SERVING}
