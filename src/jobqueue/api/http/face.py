@@ -32,6 +32,9 @@ from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
 from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.http")
+# uvicorn warns of each request that is no HTTP, and of each upgrade: a stranger may send many.
+_defects = logging.getLogger("uvicorn.error.jobqueue")
+_defects.setLevel(logging.ERROR)
 _MAX_HEAD_BYTES = 64 * KIB
 _REFUSALS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 _REFUSALS[503] = "Service Unavailable"
@@ -49,6 +52,7 @@ class _Protocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.logger = _defects
         self._head: object | None = None  # the message whose head is being read
         self._head_bytes = 0
         self._beside_body = 0  # bytes behind the head that are no body: chunk sizes, trailers
@@ -139,6 +143,7 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
+        _log.debug("refused what is not HTTP", extra={"address": self.address})
         self._refuse(400, InvalidArgument("request", "this is not HTTP"))
 
     def _expect_head(self) -> None:
