@@ -220,3 +220,14 @@ async def test_one_address_does_not_take_the_place_of_another(small_target: Targ
                 await reader.readuntil(b"ok\n")
                 writer.write(request)
             assert [await status(line) for line in quiet] == [200] * 5
+
+
+async def test_requests_that_are_sent_ahead_are_bounded(target: Target) -> None:
+    """Each is an object of the server before the one in front of it is answered."""
+    large = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    small = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with target.watched() as seen:
+        async with lines(target, 30, large * 4 + small * 6_000):
+            await still_there(target)
+    assert seen.grown_mib < 100
+    seen.check_healthy()

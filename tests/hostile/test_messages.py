@@ -32,6 +32,7 @@ SUBMIT_BATCH = "/jq.v1.ClientService/SubmitBatch"
 LIST_JOBS = "/jq.v1.ClientService/ListJobs"
 GET_JOB = "/jq.v1.ClientService/GetJob"
 WAIT_JOB = "/jq.v1.ClientService/WaitJob"
+WATCH_JOB = "/jq.v1.ClientService/WatchJob"
 # One caller may have 64 MiB each way, and twice that in answers that came of long polls.
 ROOM_MIB = 200
 
@@ -122,6 +123,42 @@ async def test_messages_that_do_not_end_are_bounded(target: Target):
         assert sum(not rest for rest in left.values()) < 20
     assert seen.grown_mib < ROOM_MIB
     seen.check_healthy()
+
+
+async def test_the_message_of_a_watch_is_bounded_like_that_of_a_call(target: Target):
+    """Nobody needs a key to watch the server's health."""
+    size = MIN_RECEIVE_BYTES
+    unfinished = message(b"\x12" * (size - 1000), size)
+    async with Frames(target.grpc_target, "client") as frames:
+        with target.watched() as seen:
+            for method in ("/grpc.health.v1.Health/Watch", WATCH_JOB):
+                left = {(frames, frames.begin(method)): unfinished for _ in range(90)}
+                while await _send_on(left):
+                    pass
+    assert seen.grown_mib < ROOM_MIB
+    seen.check_healthy()
+
+
+async def test_what_was_refused_is_not_kept(target: Target):
+    """Before, the frames of a refused call kept its message until the collector came by."""
+    too_large = b'"' + b"x" * (3 * MIB) + b'"'
+    batch = client_pb2.SubmitBatchRequest(specs=[types_pb2.JobSpec()] * 5_000)
+    async with target.channel() as channel:
+        submit_batch: Any = channel.unary_unary(
+            SUBMIT_BATCH,
+            request_serializer=client_pb2.SubmitBatchRequest.SerializeToString,
+            response_deserializer=client_pb2.SubmitBatchResponse.FromString,
+        )
+        with target.watched() as seen:
+            for _ in range(80):
+                with pytest.raises(grpc.aio.AioRpcError, match="payload"):
+                    await submit(channel, too_large, "client")
+            for _ in range(20):
+                answer = await submit_batch(
+                    batch, metadata=metadata("client"), timeout=patience.longest(30)
+                )
+                assert all(result.HasField("error") for result in answer.results)
+    assert seen.grown_mib < ROOM_MIB / 2
 
 
 async def _send_on(left: dict[tuple[Frames, int], bytes]) -> bool:

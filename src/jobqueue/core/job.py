@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict
+from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict, without_trace
 from jobqueue.core.key_owner import stored_key
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 from jobqueue.core.progress import Progress
@@ -110,7 +110,7 @@ class SubmitResult:
     @classmethod
     def refused(cls, error: JobQueueError) -> SubmitResult:
         """Nothing was written."""
-        return cls(SubmitStatus.REFUSED, "", error)
+        return cls(SubmitStatus.REFUSED, "", without_trace(error))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import grpc.aio
 
@@ -30,8 +30,8 @@ class Arrivals:
         self._late: dict[asyncio.Task[Any], float] = {}  # and how long they had
         self._timer: asyncio.TimerHandle | None = None
 
-    async def read(self, context: Any) -> bytes:
-        """The bytes of the message."""
+    async def read(self, context: Any) -> Any:
+        """The message: its bytes, unless gRPC parses it."""
         task = asyncio.current_task()
         assert task is not None
         loop = task.get_loop()
@@ -49,7 +49,7 @@ class Arrivals:
             self._late.pop(task, None)
         if message is grpc.aio.EOF:
             raise InvalidArgument("request", "is missing")
-        return cast(bytes, message)
+        return message
 
     def _look(self) -> None:
         self._timer = None

@@ -17,7 +17,7 @@ from jobqueue.access.rules import GRPC, Kind, grpc_rule
 from jobqueue.api.grpc.channel import STREAM_OPEN, Metadata
 from jobqueue.api.grpc.counting import Refused
 from jobqueue.api.grpc.errors import to_status
-from jobqueue.core.errors import Internal, JobQueueError, Unavailable
+from jobqueue.core.errors import Internal, JobQueueError, Unavailable, without_trace
 
 log = logging.getLogger("jobqueue.grpc")
 
@@ -143,12 +143,14 @@ def handled(
     async def call(self: S, request: Request, context: Any) -> Response:
         started = time.perf_counter()
         try:
-            response = await answer(self, request, context)
+            made = answer(self, request, context)
+            del request  # gRPC keeps this frame with the error of a call that is refused
+            response = await made
         except asyncio.CancelledError:
             self.calls.ended(name, grpc.StatusCode.CANCELLED.name, started)
             raise
         except JobQueueError as error:
-            failure = error
+            failure = without_trace(error)
         except Exception:
             log.exception("a call failed unexpectedly", extra={"method": name})
             failure = Internal("internal error; the server's log has the details")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -27,7 +26,6 @@ from jobqueue.api.grpc.counting import Refused, counted
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import InvalidArgument, JobQueueError, PermissionDenied
 
-_MESSAGE_TIMEOUT = 10.0  # seconds that the one message of a call may take to come
 _MAX_OPEN_BYTES = 1024  # of a message that everybody may send
 _COPIES = 2  # of a message in memory: gRPC's and ours
 _SMALL = 4 * KIB  # messages below that are not counted by their bytes: there are only so many calls
@@ -123,7 +121,9 @@ class Door(grpc.GenericRpcHandler):
         async def decide(requests: Any, context: Any) -> None:
             place = await self._enter(method, rule, context)
             try:
-                given = requests if handler.request_streaming else await self._only(method, context)
+                given = requests
+                if not handler.request_streaming:
+                    given = await self._only(method, rule, place.account, context)
                 if generates:
                     async for response in inner(given, context):
                         await context.write(response)
@@ -147,8 +147,7 @@ class Door(grpc.GenericRpcHandler):
         serialize: Any = handler.response_serializer
         counted_as = self._budgets.of(rule.kind)
         is_open = rule.roles is None
-        requests = self._open if is_open else self._requests
-        arrivals = self._open_arrivals if is_open else self._arrivals
+        requests, arrivals = self._room_for(rule)
         answers = self._answers
         largest = requests.largest
         # Who reads takes room for the answer first. A long poll must not: it takes its time.
@@ -192,8 +191,9 @@ class Door(grpc.GenericRpcHandler):
                     answers.check(account, 0, 0)
             except JobQueueError as error:
                 await self._abort(method, error, time.perf_counter(), context)
-            answer: bytes = serialize(await inner(request, context))
-            del request
+            made = inner(request, context)
+            del request  # gRPC keeps this frame with the error of a call that is refused
+            answer: bytes = serialize(await made)
             weight = _weight(answer)
             if weight != answered:
                 if rule.reads and weight > answered:
@@ -233,19 +233,27 @@ class Door(grpc.GenericRpcHandler):
         permit(caller, rule.roles, method.rpartition("/")[2])
         return caller
 
-    async def _only(self, method: str, context: Any) -> Any:
-        """The one message of a call that has one."""
+    async def _only(self, method: str, rule: Rule, account: str, context: Any) -> Any:
+        """The one message of a call that answers with many."""
+        room, arrivals = self._room_for(rule)
         try:
-            async with asyncio.timeout(_MESSAGE_TIMEOUT):
-                request = await context.read()
-        except TimeoutError:
-            late = f"did not come within {_MESSAGE_TIMEOUT:g} s"
-            request = Refused(InvalidArgument("request", late))
-        if request is grpc.aio.EOF:
-            request = Refused(InvalidArgument("request", "is missing"))
-        if isinstance(request, Refused):
-            await self._abort(method, request.error, time.perf_counter(), context)
+            if not room.take(account):
+                await room.wait(account)
+            try:
+                request = await arrivals.read(context)
+            finally:
+                room.change(account, room.largest, 0)  # what such a call asks for is short
+            if isinstance(request, Refused):
+                raise request.error
+        except JobQueueError as error:
+            await self._abort(method, error, time.perf_counter(), context)
         return request
+
+    def _room_for(self, rule: Rule) -> tuple[MessageBytes, Arrivals]:
+        """Where the bytes of a request count."""
+        if rule.roles is None:
+            return self._open, self._open_arrivals
+        return self._requests, self._arrivals
 
     async def _abort(
         self, method: str, error: JobQueueError, started: float, context: Any

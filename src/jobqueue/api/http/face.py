@@ -44,6 +44,15 @@ _REFUSALS[503] = "Service Unavailable"
 _CHUNK_OVERHEAD = 8
 
 
+# Requests that may wait for their turn on one connection. Few clients send any before they have
+# their answer.
+_MAX_AHEAD = 16
+
+
+class _TooManyAhead(Exception):
+    """Ends the parsing of what was received."""
+
+
 class _Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with limits on connections and on what comes before the body."""
 
@@ -128,6 +137,8 @@ class _Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _MAX_AHEAD:
+            raise _TooManyAhead
         super().on_message_begin()
         self._expect_head()
 
@@ -144,7 +155,10 @@ class _Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         _log.debug("refused what is not HTTP", extra={"address": self.address})
-        self._refuse(400, InvalidArgument("request", "this is not HTTP"))
+        if len(self.pipeline) >= _MAX_AHEAD:
+            self.transport.abort()  # a refusal would stand amid the answer that is being sent
+        else:
+            self._refuse(400, InvalidArgument("request", "this is not HTTP"))
 
     def _expect_head(self) -> None:
         self._head_read()

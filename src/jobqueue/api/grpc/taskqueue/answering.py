@@ -22,7 +22,13 @@ from jobqueue.api.grpc.taskqueue.callers import Call, CallerRefused, admit, hear
 from jobqueue.api.grpc.taskqueue.registering import Malformed, Servicer
 from jobqueue.api.grpc.taskqueue.statuses import STATUS
 from jobqueue.core.deadline import deadline
-from jobqueue.core.errors import Internal, InvalidArgument, JobQueueError, OutcomeUnknown
+from jobqueue.core.errors import (
+    Internal,
+    InvalidArgument,
+    JobQueueError,
+    OutcomeUnknown,
+    without_trace,
+)
 from jobqueue.services.journal import METHOD
 
 log = logging.getLogger("jobqueue.taskqueue")
@@ -84,7 +90,7 @@ def served(
                 raise
             failure = OutcomeUnknown("the service stops, and did not wait for the end of the call")
         except JobQueueError as error:
-            failure = error
+            failure = without_trace(error)
         except Exception as error:
             unexpected = error
             failure = Internal("internal error; the server's log has the details")
@@ -96,6 +102,7 @@ def served(
             self.calls.under_way.discard(task)
         code, text, metadata = to_status(failure, STATUS)
         _log_failure(code, text, request, call, started, failure, unexpected)
+        del request, unexpected  # gRPC keeps this frame with the error
         self.calls.ended(full_name, code.name, started)
         return await context.abort(code, text, (*metadata, *self.calls.metadata))  # type: ignore[no-any-return]
 
