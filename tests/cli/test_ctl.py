@@ -542,7 +542,7 @@ def test_a_job_that_nobody_knows_waits_and_says_so(ctl, server):
         # What each of the servers says of jobs may be a second old.
         for says in (
             lambda: ctl(server.grpc, *stats, "-o", "json").json["unserved"] == expected,
-            lambda: "\nNo worker for: nobody-knows: 2\n" in ctl(server.grpc, *stats).out,
+            lambda: re.search(r"^No worker for: +nobody-knows: 2$", ctl(server.grpc, *stats).out, re.M),
             lambda: b'jq_jobs_without_worker{queue="default"} 2.0' in metrics(),
         ):
             patience.until(says, "both jobs are told of")
