@@ -10,7 +10,9 @@ import pytest
 
 from jobqueue.access.callers import Role
 from jobqueue.access.policy import Access, Shown, parse_certificate_roles, permit
+from jobqueue.api.grpc.taskqueue.callers import CALLER, CallerRefused, heard
 from jobqueue.core.errors import PermissionDenied
+from jobqueue.services.model import Actor
 from tests import ports
 from tests.access.callers import FACES, OK, calling
 from tests.access.certificates import Authority
@@ -58,6 +60,55 @@ async def test_only_a_common_name_or_a_dns_name_names_a_caller(face, tmp_path):
         async with calling(face, served, authority, second) as caller:
             assert await caller.operate([]) == "PERMISSION_DENIED"
             assert await caller.submit([]) == OK
+
+
+NUL_NAMES = {
+    "common": ("ops\0.mallory.example", ""),
+    "first": ("\0mallory", "ops"),
+    "dns": ("", "ops\0.mallory.example"),
+    "beside": ("ops", "web\0.mallory.example"),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_name_with_a_nul_in_it_names_nobody(face, tmp_path):
+    """gRPC hands over what stands before the NUL."""
+    authority = Authority(tmp_path)
+    ours = authority.issue("server", "IP:127.0.0.1")
+    unnamed = {kind: authority.issue_any(kind, *names) for kind, names in NUL_NAMES.items()}
+    named = [authority.issue_any("ops", "ops"), authority.issue_any("alternative", "", "ops")]
+    async with serving(
+        known=False,
+        tls__cert=str(ours.cert),
+        tls__key=str(ours.key),
+        tls__client_ca=str(authority.ca),
+        tls__client_roles="ops:operator",
+    ) as server:
+        http, grpc = (int(at.rpartition(":")[2]) for at in (server.http_url, server.grpc_target))
+        served: Any = SimpleNamespace(http=http, grpc=grpc)
+        for pair in named:
+            async with calling(face, served, authority, pair) as caller:
+                assert await caller.operate([]) == OK
+        answers = {}
+        for kind, pair in unnamed.items():
+            async with calling(face, served, authority, pair) as caller:
+                answers[kind] = await caller.operate([])
+        assert answers == dict.fromkeys(NUL_NAMES, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize("said", ["coordinator", "gateway", "worker"])
+def test_a_certificate_that_names_nobody_is_no_service(tmp_path: Path, said: str) -> None:
+    """What such a caller says of itself does not count."""
+    authority = Authority(tmp_path)
+    pem = authority.issue_any("nul", f"{said}\0.mallory.example").cert.read_bytes()
+    cut = {"x509_common_name": [said.encode()], "x509_pem_cert": [pem]}
+    said_too = SimpleNamespace(
+        invocation_metadata=lambda: ((CALLER, said),), auth_context=lambda: cut
+    )
+    with pytest.raises(CallerRefused, match="the certificate says ''"):
+        heard(said_too).actor()
+    silent = SimpleNamespace(invocation_metadata=tuple, auth_context=lambda: cut)
+    assert heard(silent).actor() is Actor.CLIENT
 
 
 def test_a_server_without_a_table_of_roles_says_so_and_lets_no_certificate_do_anything(

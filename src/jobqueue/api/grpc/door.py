@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pool
 
 from jobqueue.access.budgets import Budgets, MessageBytes, Place
 from jobqueue.access.callers import EVERY_ROLE, Caller, Role, enter_call
+from jobqueue.access.certificates import has_nul
 from jobqueue.access.policy import API_KEY, AUTHORIZATION, Access, Shown, permit
 from jobqueue.access.rules import GRPC, RULES, Kind, Rule
 from jobqueue.api.grpc.arrivals import Arrivals
@@ -25,6 +26,8 @@ from jobqueue.api.grpc.channel import KIB, MIN_RECEIVE_BYTES
 from jobqueue.api.grpc.counting import Refused, counted
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import InvalidArgument, JobQueueError, PermissionDenied
+
+CERTIFICATE = "x509_pem_cert"  # in what gRPC knows of a connection: the client's certificate
 
 _MAX_OPEN_BYTES = 1024  # of a message that everybody may send
 _COPIES = 2  # of a message in memory: gRPC's and ours
@@ -309,7 +312,10 @@ def _shown(metadata: _Metadata, address: str) -> Shown:
 
 
 def certificate_name(auth: dict[str, Iterable[bytes]]) -> str:
-    """The common name, or else the first DNS name."""
+    """The common name, or else the first DNS name; empty if there is none to be trusted."""
+    # The names in ``auth`` end at their first NUL. The certificate has all of them.
+    if any(map(has_nul, auth.get(CERTIFICATE, ()))):
+        return ""
     for field in ("x509_common_name", "peer_dns"):
         for value in auth.get(field, ()):
             if value:

@@ -115,10 +115,15 @@ def _shown(scope: Scope) -> Shown:
 
 
 def certificate_name(certificate: Mapping[str, Any] | None) -> str:
-    """The common name, or else the first DNS name, of a certificate that was verified."""
+    """The common name, or else the first DNS name, of a certificate that was verified.
+
+    Empty if one of these names has a NUL in it: gRPC knows only what stands before that.
+    """
     if not certificate:
         return ""
     subject = (pair for part in certificate.get("subject", ()) for pair in part)
-    common = next((value for key, value in subject if key == "commonName"), "")
-    others = (value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")
-    return str(common or next(others, ""))
+    common = [str(value) for key, value in subject if key == "commonName"]
+    others = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    if any("\0" in name for name in common + others):
+        return ""
+    return next(filter(None, common[:1] + others[:1]), "")
