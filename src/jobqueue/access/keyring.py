@@ -57,6 +57,10 @@ def _parse(entry: str) -> ApiKey:
         if not _HASH.fullmatch(found):
             raise ValueError(f"after {HASH_PREFIX} must come 64 hexadecimal digits")
         digest = bytes.fromhex(found)
+        if digest == _digest(""):
+            raise ValueError(
+                f"it is the hash of an empty key; a key has {MIN_KEY_CHARACTERS} or more characters"
+            )
     else:
         if len(key) < MIN_KEY_CHARACTERS or not key.isascii() or not key.isprintable():
             raise ValueError(
@@ -107,6 +111,8 @@ class Keyring:
 
     def find(self, key: str) -> Caller | None:
         """The caller that this key belongs to."""
+        if len(key) < MIN_KEY_CHARACTERS:  # an entry may have the hash of such a one
+            return None
         digest = _digest(key)
         found: ApiKey | None = None
         for known in self._keys:
