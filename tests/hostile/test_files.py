@@ -187,6 +187,44 @@ def test_root_takes_no_keys_from_the_file_of_somebody_else(
         check()
 
 
+@pytest.mark.parametrize("name", ["api_keys_file", "jwt_keys_file"])
+def test_keys_are_read_from_the_file_that_was_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Another user who may rename files there exchanges it as soon as it has been looked at."""
+    good, open_to_all = tmp_path / "good", tmp_path / "open"
+    for file, mode in ((good, 0o600), (open_to_all, 0o666)):
+        if name == "api_keys_file":
+            file.write_text(f"{file.name}:operator:sha256={'0' * 64}\n")
+        else:
+            file.write_bytes(Issuer("EdDSA").pem())
+        file.chmod(mode)
+    seen = Path.stat
+
+    def exchange(file: Path, **given: bool) -> os.stat_result:
+        found = seen(file, **given)
+        if file == good and os.path.exists(open_to_all):
+            open_to_all.rename(good)
+        return found
+
+    monkeypatch.setattr(Path, "stat", exchange)
+    if name == "api_keys_file":
+        assert [key.name for key in read_key_file(good, "auth.api_keys_file")] == ["good"]
+    else:
+        with pytest.raises(InvalidArgument, match=r"others may change it \(mode 666\)"):
+            KeyFile(good, "auth.jwt_keys_file", MonotonicClock())
+
+
+def test_keys_may_come_through_a_pipe() -> None:
+    """So a program that knows them can hand them over: ``auth.api_keys_file=<(program)``."""
+    ours, theirs = os.pipe()
+    with open(ours, "rb"):
+        with open(theirs, "w") as stream:
+            print(f"ops:operator:sha256={'0' * 64}", file=stream)
+        (key,) = read_key_file(Path(f"/dev/fd/{ours}"), "auth.api_keys_file")
+    assert key.name == "ops"
+
+
 def test_a_config_file_that_everybody_may_change_is_warned_of(tmp_path: Path) -> None:
     """They could let themselves in with it."""
     file = tmp_path / "jq.yaml"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import ssl
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,12 +86,45 @@ class Credentials:
             check_roots(Path(tls.ca), "tls.ca")
 
 
-def check_private(file: PathText, where: str) -> None:
+def read_judged(
+    file: PathText,
+    where: str,
+    largest: int,
+    *judges: Callable[[PathText, str, os.stat_result], None],
+) -> bytes:
+    """A file's content. It is opened once, and judged before it is read.
+
+    A file that is judged by its name may be another one by the time that it is opened.
+    """
+    try:
+        # Without O_NONBLOCK a pipe would stop the server until somebody writes to it.
+        number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(number, "rb") as stream:
+            found = os.fstat(number)
+            for judge in judges:
+                judge(file, where, found)
+            os.set_blocking(number, True)
+            content = stream.read(largest + 1)
+    except OSError as error:
+        raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
+    if len(content) > largest:
+        raise InvalidArgument(where, f"{file}: is larger than {largest} bytes")
+    return content
+
+
+def check_regular(file: PathText, where: str, found: os.stat_result) -> None:
+    """Refuse what cannot be read again, or does not end."""
+    if not stat.S_ISREG(found.st_mode):
+        raise InvalidArgument(where, f"{file}: is not a regular file")
+
+
+def check_private(file: PathText, where: str, found: os.stat_result | None = None) -> None:
     """Refuse a file of secrets that others may read or change.
 
     Its group may read it: so a secret that Kubernetes mounts belongs to the group of the pod.
+    ``found`` is what the file that was opened says of itself.
     """
-    mode = _status(file, where).st_mode & 0o777
+    mode = (found or _status(file, where)).st_mode & 0o777
     if mode & _TOO_OPEN:
         raise InvalidArgument(
             where,
@@ -98,10 +133,7 @@ def check_private(file: PathText, where: str) -> None:
 
 
 def check_unchangeable(file: PathText, where: str, found: os.stat_result | None = None) -> None:
-    """Refuse a file that says whom to trust, and that others may change.
-
-    ``found`` is what the file that was opened says of itself.
-    """
+    """Refuse a file that says whom to trust, and that others may change."""
     mode = (found or _status(file, where)).st_mode & 0o777
     if mode & _CHANGEABLE:
         raise InvalidArgument(
