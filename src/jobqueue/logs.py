@@ -7,6 +7,7 @@ masked wherever they turn up.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import logging.handlers
@@ -279,7 +280,19 @@ def check_audit_file(file: str) -> None:
         raise InvalidArgument("log.audit_file", f"{file}: cannot be created in {folder}") from None
     except OSError as error:
         raise _unusable(file, error) from None
-    os.close(number)
+    try:
+        _check_owner(number)
+    except OSError as error:
+        raise _unusable(file, error) from None
+    finally:
+        os.close(number)
+
+
+def _check_owner(number: int) -> None:
+    """Root can write to the file of another user, who may change what it says."""
+    owner, ours = os.fstat(number).st_uid, os.geteuid()
+    if owner != ours:
+        raise PermissionError(errno.EPERM, f"belongs to user {owner}; must belong to user {ours}")
 
 
 def _unusable(file: str, error: OSError) -> InvalidArgument:
@@ -296,8 +309,19 @@ class _AuditFile(logging.handlers.WatchedFileHandler):
     def _open(self) -> TextIOWrapper:
         # For its owner, whatever the umask says.
         file = os.open(self.baseFilename, _APPEND | os.O_CREAT, 0o600)
-        os.fchmod(file, 0o600)
-        return open(file, "a", encoding="utf-8")
+        try:
+            _check_owner(file)
+            os.fchmod(file, 0o600)
+            return open(file, "a", encoding="utf-8")
+        except OSError:
+            os.close(file)
+            raise
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # the new file cannot be opened: the call that is written down goes on
+            self.handleError(record)
 
 
 def configure(

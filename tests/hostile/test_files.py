@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue import config
+from jobqueue import config, logs
 from jobqueue.access.keyring import read_key_file
 from jobqueue.access.limits import MonotonicClock
 from jobqueue.access.public_keys import KeyFile
@@ -223,6 +224,48 @@ def test_keys_may_come_through_a_pipe() -> None:
             print(f"ops:operator:sha256={'0' * 64}", file=stream)
         (key,) = read_key_file(Path(f"/dev/fd/{ours}"), "auth.api_keys_file")
     assert key.name == "ops"
+
+
+@pytest.fixture
+def audit_log() -> Iterator[logging.Logger]:
+    yield logging.getLogger(logs.AUDIT)
+    logs.configure("test", "info", "text")  # its file is closed
+
+
+def test_the_audit_log_does_not_go_to_the_file_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audit_log: logging.Logger
+) -> None:
+    """They would read it, and write it anew."""
+    file = tmp_path / "audit.log"
+    file.touch(0o600)
+    logs.check_audit_file(str(file))
+    give_away(file, monkeypatch)
+    said = r"log.audit_file: .*audit.log: belongs to user \d+; must belong to user 0"
+    with pytest.raises(InvalidArgument, match=said):
+        logs.check_audit_file(str(file))
+    with pytest.raises(InvalidArgument, match=said):
+        logs.configure("jq-server", audit_file=str(file))
+    assert file.read_text() == ""
+
+
+def test_a_file_of_somebody_else_in_place_of_the_audit_log_gets_no_line_and_stops_no_call(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    audit_log: logging.Logger,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "audit.log"
+    logs.configure("jq-server", audit_file=str(file))
+    file.rename(tmp_path / "audit.log.1")
+    file.touch(0o600)
+    give_away(file, monkeypatch)
+    audit_log.info("queue.pause: OK")
+    assert file.read_text() == ""
+    assert "belongs to user" in capsys.readouterr().err
+    file.unlink()
+    monkeypatch.undo()
+    audit_log.info("queue.resume: OK")
+    assert "queue.resume" in file.read_text()
 
 
 def test_a_config_file_that_everybody_may_change_is_warned_of(tmp_path: Path) -> None:
