@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -16,7 +17,9 @@ from jobqueue.api.grpc.server import SERVICES, GrpcFace
 from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
+from jobqueue.topology.embedded import Embedded
 from tests import patience
+from tests.hostile.known_callers import key_of, serving
 
 SERVING, NOT_SERVING, UNKNOWN = 1, 2, 3
 GRACE = 3.0  # seconds; used up by the watcher that takes nothing only
@@ -130,3 +133,25 @@ async def test_the_list_names_every_service(face):
         listed = (await stub.List(everything)).statuses
         assert "" in listed
         assert {answer.status for answer in listed.values()} == {SERVING}
+
+
+async def told(server: Embedded, headers: dict[str, str]) -> tuple[set[str], str]:
+    """The parts that /readyz names, and all that it says beside their names."""
+    async with httpx.AsyncClient(timeout=patience.longest(10), trust_env=False) as client:
+        answer = await client.get(f"{server.http_url}/readyz", headers=headers)
+    assert answer.status_code == 200, answer.text
+    parts = answer.json()["components"]
+    assert all(part["ok"] for part in parts)
+    return {part["name"] for part in parts}, " ".join(part["detail"] for part in parts)
+
+
+async def test_strangers_learn_whether_a_server_is_ready_and_not_where_its_parts_are(tmp_path):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    strangers = [{}, {"X-API-Key": "a-wrong-key-0123456789"}, {"X-API-Key": key_of("web")}]
+    async with serving(url) as server:
+        names, details = await told(server, {"X-API-Key": key_of("ops")})
+        assert "sqlite" in details
+        for headers in strangers:
+            assert (await told(server, headers)) == (names, " " * (len(names) - 1))
+    async with serving(url, known=False) as server:  # where everybody may do everything
+        assert "sqlite" in (await told(server, {}))[1]

@@ -11,16 +11,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobqueue.access import audit
 from jobqueue.access.callers import enter_call
-from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Shown, permit
+from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Access, Shown, permit
 from jobqueue.access.rules import HTTP, RULES, Rule, http_rule
 from jobqueue.api.http.errors import OBJECT, OUTCOME, answer
 from jobqueue.api.http.settings import HttpSettings
-from jobqueue.core.errors import JobQueueError
+from jobqueue.core.errors import JobQueueError, PermissionDenied, Unauthenticated
 
 CERTIFICATE = "jobqueue.certificate"  # in the scope: the name in the client's certificate
 
 PLACE = "jobqueue.place"  # in the scope: the request's Place in the budgets
 
+_STATUS = "server.status"
 _FOUND = "jobqueue.found"  # in the scope: the route, and what it adds to the scope
 
 _AUTHORIZATION = AUTHORIZATION.encode()
@@ -100,6 +101,22 @@ class Door:
                 verb, template = scope["method"], getattr(route, "path", "")
                 return HTTP.get((verb, template), ""), http_rule(verb, template)
         return "", _NOWHERE
+
+
+async def sees_status(access: Access, scope: Scope) -> bool:
+    """Whether the caller of a route that is open may know what GET /status says."""
+    if not access.required:
+        return True
+    shown = _shown(scope)
+    try:
+        permit(access.identify(shown), RULES[_STATUS].roles, "")
+    except Unauthenticated as error:
+        if shown.authorization or shown.api_key:  # keys must not be guessed here, either
+            await access.refusals.note(error, shown.address, _STATUS, "http")
+        return False
+    except PermissionDenied:
+        return False
+    return True
 
 
 def _shown(scope: Scope) -> Shown:
