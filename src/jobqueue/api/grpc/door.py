@@ -314,7 +314,8 @@ def _shown(metadata: _Metadata, address: str) -> Shown:
 def certificate_name(auth: dict[str, Iterable[bytes]]) -> str:
     """The common name, or else the first DNS name; empty if there is none to be trusted."""
     # The names in ``auth`` end at their first NUL. The certificate has all of them.
-    if any(map(has_nul, auth.get(CERTIFICATE, ()))):
+    certificates = list(auth.get(CERTIFICATE, ()))
+    if not certificates or any(map(has_nul, certificates)):
         return ""
     for field in ("x509_common_name", "peer_dns"):
         for value in auth.get(field, ()):
