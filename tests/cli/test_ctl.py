@@ -542,7 +542,9 @@ def test_a_job_that_nobody_knows_waits_and_says_so(ctl, server):
         # What each of the servers says of jobs may be a second old.
         for says in (
             lambda: ctl(server.grpc, *stats, "-o", "json").json["unserved"] == expected,
-            lambda: re.search(r"^No worker for: +nobody-knows: 2$", ctl(server.grpc, *stats).out, re.M),
+            lambda: re.search(
+                r"^No worker for: +nobody-knows: 2$", ctl(server.grpc, *stats).out, re.M
+            ),
             lambda: b'jq_jobs_without_worker{queue="default"} 2.0' in metrics(),
         ):
             patience.until(says, "both jobs are told of")
