@@ -98,6 +98,10 @@ bench-taskqueue: $(DEV_STAMP) ## Measure six services against six nodes (ARGS=--
 bench-replicated: services ## Measure servers and workers on a private PostgreSQL and Redis (ARGS=--help)
 	@exec $(BIN)/python -m bench.replicated $(ARGS)
 
+.PHONY: bench-recovery
+bench-recovery: services ## Measure recovery from killed, slow and silent servers (ARGS=--help)
+	@exec $(BIN)/python -m bench.recovery $(ARGS)
+
 .PHONY: bench-streaming
 bench-streaming: services ## Measure the event stream on a private PostgreSQL and Kafka (ARGS=--help)
 	@exec $(BIN)/python -m bench.streaming $(ARGS)

@@ -10,6 +10,9 @@ import re
 import sys
 from pathlib import Path
 
+from jobqueue.access import rules
+from jobqueue.core import texts
+from jobqueue.services import model, requests
 from jobqueue.topology.taskqueue import catalogue
 from jobqueue.topology.taskqueue.catalogue import DESIGN_A, NODE, SERVICES, SHARED, Service
 from jobqueue.topology.taskqueue.environment import Variable
@@ -87,7 +90,31 @@ def health() -> str:
     return "\n".join(lines)
 
 
+def limits() -> str:
+    """What the fields of a public request may hold."""
+    most = f"{model.MAX_UINT32:,}"
+    rows = {
+        "spec.job_type": f"1 to {texts.MAX_TYPE_LENGTH} printable characters",
+        "spec.work_duration_ms": f"0 to {most}",
+        "spec.payload_size_bytes": f"0 to {most}; a job that makes more than `MAX_OUTPUT_BYTES`"
+        f" ({model.MAX_OUTPUT_BYTES:,}) is `FAILED` (`{model.OUTPUT_TOO_LARGE}`)",
+        "spec.labels": f"at most {texts.MAX_LABELS}, {texts.MAX_LABELS_BYTES:,} bytes in all; a"
+        f" name has 1 to {texts.MAX_LABEL_LENGTH} printable characters, a value may be empty",
+        "client_request_id": f"empty, or at most {texts.MAX_KEY_LENGTH} printable characters",
+        "job_id": "a UUID as it was given out: lower case, no spaces",
+        "reason": f"at most {requests.MAX_REASON_LENGTH:,} characters",
+        "status_filter": f"at most {rules.MAX_FILTERS}; empty: all",
+        "page.page_size": f"0: {model.DEFAULT_PAGE_SIZE}; more than {model.MAX_PAGE_SIZE} are"
+        f" {model.MAX_PAGE_SIZE}",
+        "page.page_token": f"empty, or at most {requests.MAX_OFFSET_DIGITS} digits",
+        "sort": "a member of `JobSort`",
+    }
+    lines = ["| field | allowed |", "|---|---|"]
+    return "\n".join(lines + [f"| `{field}` | {allowed} |" for field, allowed in rows.items()])
+
+
 TABLES = {
+    "limits": limits,
     "endpoints": endpoints,
     "variables": variables,
     "by_service": by_service,

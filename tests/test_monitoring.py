@@ -73,6 +73,7 @@ async def rendered() -> dict[str, set[str]]:
     metrics.locked("take", 0.001)
     metrics.lock_failed("timeout")
     metrics.locks_up(True)
+    metrics.watch_overruns("w", lambda: 1)
     metrics.stream_lag(Lag(1, 1.0, 1))
     metrics.published("t", 1)
     metrics.publish_failed("t", 1)
@@ -193,6 +194,7 @@ def test_what_was_asked_for_is_watched() -> None:
         "JobqueueRedisAway",
         "JobqueueStreamBehind",
         "JobqueueRecordsRefused",
+        "JobqueueStreamRefused",
     }
     assert sorted(re.findall(r"^### (\w+)$", DOCS, re.MULTILINE)) == sorted(
         rule["alert"] for rule in RULES

@@ -20,8 +20,9 @@ from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec, NewJob, Queue, Transition
 from jobqueue.core.observer import Deaf
 from jobqueue.core.store import Claim, Store
-from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
+from jobqueue.events.kafka import KafkaPublisher
 from jobqueue.events.relay import Relay
+from jobqueue.events.settings import KafkaSettings
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 from jobqueue.topology.connect import create_store
 

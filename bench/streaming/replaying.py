@@ -17,10 +17,11 @@ from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import Event, Job, JobSpec, NewJob, Queue, QueueStats, Transition
 from jobqueue.core.restore import Restored, gather
 from jobqueue.core.store import Claim, JobFilter, Store, Term
-from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
+from jobqueue.events.kafka import KafkaPublisher
 from jobqueue.events.record import Record
 from jobqueue.events.relay import Relay
 from jobqueue.events.replay import Replay
+from jobqueue.events.settings import KafkaSettings
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 from jobqueue.topology.connect import create_store
 

@@ -262,12 +262,27 @@ class QueueSection(Section):
     timeout: Seconds | None = setting(None, "Longest run of one attempt.", "s", gt=0)
     key_ttl: Seconds = setting(_DAY, "Time an idempotency key is remembered.", "s", gt=0)
     poison_after: Int = setting(
-        5,
-        "Worker deaths under a running job that make it a dead letter; 0 = never.",
+        3,
+        "Worker deaths under a job that make it a dead letter (POISON), the last one while it ran;"
+        " 0 = never, and no job runs apart.",
         "deaths",
         ge=0,
     )
-    retention: Seconds = setting(0.0, "Time DONE jobs are kept; 0 = for ever.", "s", ge=0)
+    retention: Seconds = setting(
+        7 * _DAY,
+        "Time DONE jobs are kept, in queues that do not say it themselves; 0 = for ever.",
+        "s",
+        ge=0,
+        le=MAX_SECONDS,
+    )
+    dead_letter_retention: Seconds = setting(
+        0.0,
+        "Time dead letters are kept, in queues that do not say it themselves; 0 = until they are"
+        " deleted.",
+        "s",
+        ge=0,
+        le=MAX_SECONDS,
+    )
 
 
 class SchedulerSection(Section):
@@ -305,7 +320,11 @@ class ServerSection(Section):
         " stands for the lead, assigns and publishes, `all` does both.",
     )
     shutdown_timeout: Seconds = setting(
-        30.0, "Time a stopping jq-server gives to requests and jobs.", "s", ge=0, le=_DAY
+        30.0,
+        "Time a stopping jq-server gives to requests, jobs and workers that drain.",
+        "s",
+        ge=0,
+        le=_DAY,
     )
     insecure: bool = setting(
         False, "Listen on the network although nobody has to say who they are."
@@ -333,7 +352,8 @@ class Settings(Section):
         "default",
         "A set of defaults: `producer` bounds queues at 100 jobs, retries after 1 to 10 s, runs 5"
         " jobs at once and answers HTTP in the producer vocabulary; `streaming` dispatches by"
-        " Kafka, retries after 1, 2, 4 and 8 s and answers HTTP in the scheduler vocabulary.",
+        " Kafka, retries after 1, 2, 4 and 8 s, keeps DONE jobs for 7 days and answers HTTP in the"
+        " scheduler vocabulary.",
     )
     db: DbSettings = Field(default_factory=DbSettings)
     redis: RedisSettings = Field(default_factory=RedisSettings)
@@ -365,6 +385,7 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
         "http.view": "scheduler",
         "worker.heartbeat_interval": 5.0,
         "worker.heartbeat_timeout": 30.0,
+        "queue.retention": 7 * 86_400.0,  # Redis keeps everything in memory
     },
 }
 
@@ -542,7 +563,7 @@ def load(
         values, sources = read_file(config_file, keys())
         if problems := plain_keys_in_file(values, sources):
             raise ConfigError(problems)
-        warnings += _secrets_in(values, sources)
+        warnings += [*_secrets_in(values, sources), *_open_to_everybody(config_file)]
     _take_environment(environ or {}, values, sources, warnings)
     for path, value in (flags or {}).items():
         if value is not None:
@@ -616,6 +637,16 @@ def _secrets_in(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[s
         f"{sources[path]}: {path} holds a secret; give it as {keys()[path].env} instead"
         for path, value in values.items()
         if value and not hashed_only(path) and (keys()[path].secret or holds_secret(str(value)))
+    ]
+
+
+def _open_to_everybody(file: Path) -> list[str]:
+    mode = file.stat().st_mode & 0o777
+    if not mode & 0o002:
+        return []
+    return [
+        f"{file}: everybody may change it (mode {mode:03o}), and so who is let in and what is run;"
+        f" run chmod o-w {file}"
     ]
 
 

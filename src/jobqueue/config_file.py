@@ -40,7 +40,13 @@ def read_file(file: Path, known: Collection[str]) -> tuple[dict[str, Any], dict[
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
-        raise ConfigError([f"{where}: not valid YAML: {error.problem}"]) from None
+        # What the parser says quotes the file: a password that begins with * or !, for example.
+        raise ConfigError(
+            [
+                f"{where}: not valid YAML at this line and column; a text that begins with one of"
+                " * & ! % @ ` or holds a colon and a space must be in quotes"
+            ]
+        ) from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError([f"{file}: not valid YAML"]) from None
     if reader.problems:
@@ -85,12 +91,12 @@ class _Reader:
             return
         seen: set[str] = set()
         for key_node, value_node in node.value:
-            name = redact_value(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
+            name = key_node.value if isinstance(key_node, yaml.ScalarNode) else "?"
             path = prefix + name
-            if name in seen:
-                self.problems.append(f"{self._place(key_node)}: {path} is given twice")
-            elif name not in level:
+            if name not in level:
                 self.problems.append(self._unknown(key_node, prefix, name, level))
+            elif name in seen:
+                self.problems.append(f"{self._place(key_node)}: {path} is given twice")
             elif path in self._known:
                 self.values[path] = loader.construct_object(value_node, deep=True)
                 self.places[path] = self._place(key_node)
@@ -99,6 +105,8 @@ class _Reader:
             seen.add(name)
 
     def _unknown(self, node: yaml.Node, prefix: str, name: str, level: list[str]) -> str:
+        # `{password:x}` lacks a space: all of it is the key.
+        name = redact_value(name).partition(":")[0]
         near = difflib.get_close_matches(name, level, n=1)
         hint = f" (did you mean {prefix}{near[0]}?)" if near else ""
         place = self._place(node)

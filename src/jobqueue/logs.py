@@ -7,6 +7,7 @@ masked wherever they turn up.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import logging.handlers
@@ -55,14 +56,21 @@ def timestamp(seconds: float) -> str:
 
 
 def _context(record: logging.LogRecord) -> dict[str, Any]:
-    """The ``extra`` fields of a record, without secrets."""
+    """The ``extra`` fields of a record, without secrets.
+
+    Those of the audit log are as they were given: they name callers and objects, never a
+    credential, and a worker called "token=x" must not be hidden by its name.
+    """
+    exact = record.name == AUDIT
     fields: dict[str, Any] = {}
     for name, value in vars(record).items():
         if name in _STANDARD or name.startswith("_"):
             continue
         if name in _RESERVED:
             name = f"{name}_"
-        fields[name] = MASK if _names_secret(name) else _masked(value)
+        if not exact:
+            value = MASK if _names_secret(name) else _masked(value)
+        fields[name] = value
     return fields
 
 
@@ -143,6 +151,12 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
+def _value(text: str) -> str:
+    """The value of a field in a line of text. It must not look like the end of it, or like more."""
+    quoted = any(c in text for c in ' =[]"')
+    return one_line(json.dumps(text, ensure_ascii=False) if quoted else text)
+
+
 def _indented(text: str) -> str:
     """Lines that belong to the one above them, without secrets."""
     return "\n".join(f"    {one_line(redact(line))}" for line in text.splitlines())
@@ -160,7 +174,7 @@ class TextFormatter(logging.Formatter):
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         said = getattr(record, IN_MESSAGE, ())
         context = " ".join(
-            f"{name}={one_line(str(value))}"
+            f"{name}={_value(str(value))}"
             for name, value in _context(record).items()
             if name not in said
         )
@@ -252,6 +266,39 @@ class _Stdout(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
+
+
+def check_audit_file(file: str) -> None:
+    """InvalidArgument if the audit log cannot go there; nothing is made or changed."""
+    try:
+        number = os.open(file, _APPEND | os.O_NONBLOCK)
+    except FileNotFoundError:
+        folder = os.path.dirname(os.path.abspath(file))
+        if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
+            return
+        raise InvalidArgument("log.audit_file", f"{file}: cannot be created in {folder}") from None
+    except OSError as error:
+        raise _unusable(file, error) from None
+    try:
+        _check_owner(number)
+    except OSError as error:
+        raise _unusable(file, error) from None
+    finally:
+        os.close(number)
+
+
+def _check_owner(number: int) -> None:
+    """Root can write to the file of another user, who may change what it says."""
+    owner, ours = os.fstat(number).st_uid, os.geteuid()
+    if owner != ours:
+        raise PermissionError(errno.EPERM, f"belongs to user {owner}; must belong to user {ours}")
+
+
+def _unusable(file: str, error: OSError) -> InvalidArgument:
+    return InvalidArgument("log.audit_file", f"{file}: {error.strerror or error}")
+
+
 class _AuditFile(logging.handlers.WatchedFileHandler):
     """Goes on in a new file when the old one was moved away, as logrotate does."""
 
@@ -261,10 +308,20 @@ class _AuditFile(logging.handlers.WatchedFileHandler):
 
     def _open(self) -> TextIOWrapper:
         # For its owner, whatever the umask says.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        file = os.open(self.baseFilename, flags, 0o600)
-        os.fchmod(file, 0o600)
-        return open(file, "a", encoding="utf-8")
+        file = os.open(self.baseFilename, _APPEND | os.O_CREAT, 0o600)
+        try:
+            _check_owner(file)
+            os.fchmod(file, 0o600)
+            return open(file, "a", encoding="utf-8")
+        except OSError:
+            os.close(file)
+            raise
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # the new file cannot be opened: the call that is written down goes on
+            self.handleError(record)
 
 
 def configure(
@@ -322,7 +379,7 @@ def _audit_to(file: str, service: str) -> None:
         try:
             audit.addHandler(_AuditFile(file, service))
         except OSError as error:
-            raise InvalidArgument("log.audit_file", f"{file}: {error.strerror or error}") from None
+            raise _unusable(file, error) from None
 
 
 def applied() -> Setup | None:

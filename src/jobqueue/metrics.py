@@ -11,7 +11,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -141,6 +141,7 @@ class Metrics(Collector):
         )
         self._dropped.add((), 0)  # without labels it is there from the start
         self._leads: int | None = None  # 0, or the epoch; None: this process does not stand for it
+        self._foreign = False
         self._lag: Lag | None = None  # None: another server publishes, or nobody
         self._redis_errors = _Counter(
             "jq_redis_errors", "Redis calls without a useful answer.", ("error",)
@@ -148,6 +149,7 @@ class Metrics(Collector):
         self._redis_up: bool | None = None  # None: there is no Redis here
         self._queues: list[QueueStats] = []
         self._workers: list[Worker] = []
+        self._overruns: dict[str, Callable[[], int]] = {}
         self._own: tuple[str, int] | None = None
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
@@ -210,6 +212,10 @@ class Metrics(Collector):
         """How far the event stream is behind."""
         self._lag = lag
 
+    def stream_refused(self, refused: bool) -> None:
+        """Whether the topics hold another store's records."""
+        self._foreign = refused
+
     def hints_dropped(self, count: int) -> None:
         """Hints came twice, or too late."""
         with self._lock:
@@ -234,6 +240,10 @@ class Metrics(Collector):
     def set_worker(self, worker_id: str, running: int) -> None:
         """This process is that one worker, and shows itself only."""
         self._own = (worker_id, running)
+
+    def watch_overruns(self, worker_id: str, count: Callable[[], int]) -> None:
+        """A worker of this process: it is asked at every scrape."""
+        self._overruns[worker_id] = count
 
     def collect(self) -> Iterator[Metric]:
         """The families, for the registry."""
@@ -284,6 +294,14 @@ class Metrics(Collector):
         for worker_id, count in running.items():
             held.add_metric((worker_id,), count)
         yield held
+        overrun = GaugeMetricFamily(
+            "jq_worker_overrun_slots",
+            "Slots of this process's worker whose attempt is over and whose function still runs.",
+            labels=("worker_id",),
+        )
+        for worker_id, ask in self._overruns.items():
+            overrun.add_metric((worker_id,), ask())
+        yield overrun
         yield from self._leadership()
         redis = GaugeMetricFamily("jq_redis_up", "Whether Redis answers.", labels=())
         if self._redis_up is not None:
@@ -296,11 +314,17 @@ class Metrics(Collector):
         refused = GaugeMetricFamily(
             "jq_kafka_records_missing", "Records that Kafka refused for good.", labels=()
         )
+        foreign = GaugeMetricFamily(
+            "jq_kafka_foreign_topics",
+            "Whether nothing is published because the topics hold another store's records.",
+            labels=(),
+        )
         if (lag := self._lag) is not None:
             behind.add_metric((), lag.events)
             age.add_metric((), lag.seconds)
             refused.add_metric((), lag.refused)
-        yield from (behind, age, refused)
+            foreign.add_metric((), float(self._foreign))
+        yield from (behind, age, refused, foreign)
 
     def _leadership(self) -> Iterator[Metric]:
         leads = GaugeMetricFamily("jq_leader", "Whether this process leads.", labels=())

@@ -21,7 +21,7 @@ from jobqueue.pb.jq.v1 import (
     worker_pb2_grpc,
 )
 from tests import patience
-from tests.access.certificates import Certificates, Pair
+from tests.access.certificates import Authority, Certificates, Pair
 from tests.access.conftest import Served
 
 Headers = list[tuple[str, str]]
@@ -113,7 +113,10 @@ class OverGrpc:
 
 @asynccontextmanager
 async def calling(
-    face: str, served: Served, certs: Certificates | None = None, pair: Pair | None = None
+    face: str,
+    served: Served,
+    certs: Certificates | Authority | None = None,
+    pair: Pair | None = None,
 ) -> AsyncIterator[Any]:
     """A caller of that face; with ``certs`` over TLS, with ``pair`` showing that certificate."""
     if face == "http":

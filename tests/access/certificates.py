@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from tests import patience
 
@@ -45,6 +50,39 @@ class Authority:
             "x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self._key, "-days", "2",
             "-CAcreateserial", "-extfile", extensions, "-out", made.cert,
         )  # fmt: skip
+        return made
+
+    def issue_any(self, name: str, common: str = "", dns: str = "") -> Pair:
+        """A certificate for names that openssl's command line cannot write."""
+        made = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        key = ec.generate_private_key(ec.SECP256R1())
+        signer = serialization.load_pem_private_key(self._key.read_bytes(), None)
+        assert isinstance(signer, ec.EllipticCurvePrivateKey)
+        now = datetime.datetime.now(datetime.UTC)
+        subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "nobody")]
+        subject += [x509.NameAttribute(NameOID.COMMON_NAME, common)] if common else []
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name(subject))
+            .issuer_name(x509.load_pem_x509_certificate(self.ca.read_bytes()).subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+        )
+        if dns:
+            names = x509.SubjectAlternativeName([x509.DNSName(dns)])
+            builder = builder.add_extension(names, critical=False)
+        certificate = builder.sign(signer, hashes.SHA256())
+        made.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        made.key.touch(0o600)
+        made.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
         return made
 
 

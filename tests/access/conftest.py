@@ -14,7 +14,8 @@ from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
 from jobqueue.access.tokens import TokenVerifier
 from jobqueue.api.grpc.server import GrpcFace
-from jobqueue.api.http import HttpFace, HttpSettings
+from jobqueue.api.http.face import HttpFace
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.clock import ManualClock
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore

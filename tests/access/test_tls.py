@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,11 @@ from jobqueue import JobQueue, Tls
 from jobqueue.access.keyring import Keyring, parse_keys
 from jobqueue.access.policy import Access, parse_certificate_roles
 from jobqueue.access.tls import Credentials, ServerTls
+from jobqueue.api.http.face import HttpFace
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import InvalidArgument, PermissionDenied, Unavailable
+from jobqueue.engine.engine import Engine
+from jobqueue.stores.memory import MemoryStore
 from jobqueue.topology.connect import create_backend
 from tests import patience
 from tests.access.callers import FACES, OK, UNREACHABLE, bearer, calling
@@ -44,6 +50,22 @@ async def test_tls_alone_asks_for_no_certificate(face, serve, certs, tls):
         assert await caller.submit([]) == OK
     async with calling(face, served) as plain:
         assert await plain.submit([]) == UNREACHABLE
+
+
+async def test_a_server_that_stops_ends_handshakes(certs, tls):
+    engine = Engine(MemoryStore())
+    http = HttpFace(engine, HttpSettings(tls=tls))
+    port = await http.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    served: Any = SimpleNamespace(http=port)
+    async with calling("http", served, certs) as caller:
+        assert await caller.probe() == OK  # the silent one was accepted before
+    async with patience.timeout(10):
+        await http.stop(grace=0)
+        assert await reader.read() == b""
+    writer.close()
+    with pytest.raises(ConnectionError):
+        await asyncio.open_connection("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("face", FACES)

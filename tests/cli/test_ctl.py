@@ -302,6 +302,20 @@ def test_queue_create_takes_its_options(ctl, server):
     assert ctl(server.grpc, "queue", "create", name).status == 8
 
 
+@pytest.mark.req("jq:FR-028", "jq:FR-035")
+def test_how_long_jobs_of_a_queue_are_kept_is_set_and_shown(ctl, server, queue):
+    shown = ctl(server.grpc, "queue", "stats", queue).out
+    assert re.search(r"Dead letters kept: +until deleted", shown), shown
+    said = ("--retention", "0", "--dead-letter-retention", "90.5")
+    assert ctl(server.grpc, "queue", "update", queue, *said).status == 0
+    shown = ctl(server.grpc, "queue", "stats", queue).out
+    assert re.search(r"DONE jobs kept: +for ever", shown), shown
+    document = ctl(server.grpc, "queue", "stats", queue, "-o", "json").json
+    assert (document["retention"], document["dead_letter_retention"]) == (0.0, 90.5)
+    wrong = ctl(server.grpc, "queue", "update", queue, "--retention", "-1")
+    assert (wrong.status, "retention: must be 0 (for ever) to" in wrong.err) == (2, True)
+
+
 def test_queue_update_changes_what_it_names(ctl, server, queue):
     answer = ctl(
         server.grpc, "queue", "update", queue, "--max-retries", "5", "--retry-base", "2",
@@ -528,7 +542,9 @@ def test_a_job_that_nobody_knows_waits_and_says_so(ctl, server):
         # What each of the servers says of jobs may be a second old.
         for says in (
             lambda: ctl(server.grpc, *stats, "-o", "json").json["unserved"] == expected,
-            lambda: "\nNo worker for: nobody-knows: 2\n" in ctl(server.grpc, *stats).out,
+            lambda: re.search(
+                r"^No worker for: +nobody-knows: 2$", ctl(server.grpc, *stats).out, re.M
+            ),
             lambda: b'jq_jobs_without_worker{queue="default"} 2.0' in metrics(),
         ):
             patience.until(says, "both jobs are told of")

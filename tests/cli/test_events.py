@@ -7,13 +7,16 @@ import json
 import sys
 
 import pytest
+from confluent_kafka import Producer
 
 from jobqueue.cli import server as program
+from jobqueue.cli.documents import job_event_document
 from jobqueue.config import Settings
 from jobqueue.core.errors import InvalidArgument, Unavailable
+from jobqueue.core.identity import Identity
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
-from jobqueue.core.stream import JobDeleted, JobEvent
+from jobqueue.core.stream import Created, Failed, Finished, JobDeleted, JobEvent
 from jobqueue.events.publisher import Message
 from jobqueue.events.topics import Topics
 from jobqueue.topology import stream
@@ -24,16 +27,17 @@ JOBS = [f"3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e1{n}" for n in range(3)]
 
 
 def publish(kafka: OwnTopics, topic: str) -> None:
-    from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
+    from jobqueue.events.kafka import KafkaPublisher
+    from jobqueue.events.settings import KafkaSettings
 
-    topics = Topics(jobs=topic)
+    messages_of = Topics(jobs=topic).of_store(Identity("s"))
     messages: list[Message] = []
     for n, job_id in enumerate(JOBS):
         event = Event(
             job_id, 1, None, State.PENDING, Reason.SUBMITTED, 1.7e9, 0, None, "", ("a", "b")[n % 2]
         )
-        messages += topics.messages(JobEvent(event))
-    messages += topics.messages(JobDeleted(JOBS[0], "a", 1, 1.7e9, False))
+        messages += messages_of(JobEvent(event))
+    messages += messages_of(JobDeleted(JOBS[0], "a", 1, 1.7e9, False))
 
     async def send() -> None:
         publisher = KafkaPublisher(
@@ -77,10 +81,68 @@ def test_tail_shows_the_stream(ctl, kafka: OwnTopics, monkeypatch: pytest.Monkey
     assert "has no topic" in nothing.err
 
 
+@pytest.mark.integration
+def test_tail_passes_over_what_is_no_record(
+    ctl, kafka: OwnTopics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    topic = kafka.name("jobs")
+    publish(kafka, topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for value in (None, b"", b"\xff\xff", b"hello"):
+        producer.produce(topic, value, JOBS[0].encode())
+    assert producer.flush(patience.longest(30.0)) == 0
+    monkeypatch.setenv("JQ_KAFKA_BOOTSTRAP", kafka.bootstrap)
+    monkeypatch.setenv("JQ_KAFKA_TOPIC_JOBS", topic)
+    answer = ctl("localhost:1", "events", "tail", "--from-beginning", "--no-follow")
+    assert answer.status == 0, answer.err
+    assert len(answer.out.splitlines()) == len(JOBS) + 1
+    assert caplog.text.count("it is passed over") == 4
+    assert "a tombstone" in caplog.text
+
+
+def test_json_has_all_that_the_stream_tells():
+    created = Created(
+        seq=7, type="mail", payload=b'{"to": 1}', priority=9, max_retries=3, created_at=1.0,
+        ttl=2.0, timeout=3.0, run_at=4.0, expires_at=5.0, key="k", key_owner="me",
+        key_expires_at=6.0, labels={"a": "b"},
+    )  # fmt: skip
+    event = Event(JOBS[0], 1, None, State.PENDING, Reason.SUBMITTED, 1.0, 0, None, "", "q")
+    shown = job_event_document(JobEvent(event, created=created))["created"]
+    assert shown == {
+        "type": "mail",
+        "payload": {"to": 1},
+        "priority": 9,
+        "max_retries": 3,
+        "seq": 7,
+        "created_at": "1970-01-01T00:00:01.000Z",
+        "run_at": "1970-01-01T00:00:04.000Z",
+        "expires_at": "1970-01-01T00:00:05.000Z",
+        "ttl": 2.0,
+        "timeout": 3.0,
+        "idempotency_key": "k",
+        "idempotency_key_owner": "me",
+        "key_expires_at": "1970-01-01T00:00:06.000Z",
+        "labels": {"a": "b"},
+    }
+    failed = job_event_document(JobEvent(event, failed=Failed(2, 1.0, None)))["failed"]
+    assert failed == {
+        "retry_count": 2,
+        "started_at": "1970-01-01T00:00:01.000Z",
+        "next_retry_at": None,
+    }
+    finished = job_event_document(JobEvent(event, finished=Finished(2, None, b"\xff", True)))
+    assert finished["finished"] == {
+        "retry_count": 2,
+        "started_at": None,
+        "cancel_requested": True,
+        "result_base64": "/w==",
+    }
+
+
 def test_tail_to_the_end_does_not_wait_for_kafka_without_end(monkeypatch: pytest.MonkeyPatch):
     """It went away while the records were read."""
     from jobqueue.events import tail as tail_module
-    from jobqueue.events.kafka import KafkaSettings
+    from jobqueue.events.settings import KafkaSettings
 
     monkeypatch.setattr(tail_module, "_SILENCE", 0.0)
 
@@ -124,7 +186,10 @@ def test_a_dry_run_looks_for_kafka(kafka: OwnTopics, capsys: pytest.CaptureFixtu
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     for name in list(sys.modules):
-        if name.split(".")[0] == "confluent_kafka" or name == "jobqueue.events.kafka":
+        if name.split(".")[0] == "confluent_kafka" or name in (
+            "jobqueue.events.kafka",
+            "jobqueue.events.settings",
+        ):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     settings = Settings.model_validate({"kafka": {"bootstrap": "localhost:9092"}})

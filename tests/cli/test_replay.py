@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
 
 from jobqueue.config import Settings
+from jobqueue.core.identity import Identity
 from jobqueue.core.job import JobSpec, Queue, Transition
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Claim, Store
+from jobqueue.events.codec import encode
+from jobqueue.events.kafka import KafkaPublisher
+from jobqueue.events.publisher import Message
+from jobqueue.events.topics import Topics
 from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.topology.embedded import Embedded
 from tests import patience
 from tests.cli.conftest import Ctl
 from tests.replay.same import Content, all_jobs, assert_same, content_of
 from tests.replay.stream import Stream
+from tests.replay.test_damage import story
 from tests.services.topics import Topics as OwnTopics
 from tests.stores.driver import new
 
@@ -75,7 +82,8 @@ def test_a_lost_store_is_rebuilt_and_goes_on(ctl: Ctl, named: OwnTopics, tmp_pat
     assert answer.status == 0, answer.err
     report = answer.json
     assert (report["jobs"], report["queues"], report["keys"]) == (6, 1, 6)
-    assert (report["repeated"], report["left_out"]) == (0, [])
+    assert (report["repeated"], report["left_out"], report["ignored"]) == (0, [], [])
+    assert report["generation"].startswith("2-")
     assert answer.err == ""
     again = ctl(NOWHERE, *replay)
     assert again.status == 5
@@ -123,16 +131,15 @@ def test_progress_is_lines_where_there_is_no_terminal(ctl: Ctl, named: OwnTopics
 def test_damage_is_an_error_unless_it_may_be_left_out(ctl: Ctl, named: OwnTopics, tmp_path: Path):
     fill(Stream(named), tmp_path / "lost.db")
 
-    async def write_rubbish() -> None:
-        from jobqueue.events.kafka import KafkaPublisher
-        from jobqueue.events.publisher import Message
-
+    async def write() -> None:
         publisher = KafkaPublisher(Stream(named).settings)
         await publisher.open()
-        await publisher.send([Message(named.name("jobs"), b"who?", b"\xff\xff", "x")])
+        topic, third = named.name("jobs"), encode(story("who?", 9)[2])
+        await publisher.send([Message(topic, b"who?", third, "x")])  # and nothing before it
+        await publisher.send([Message(topic, b"rubbish", b"\xff\xff", "x")])
         await publisher.close()
 
-    asyncio.run(write_rubbish())
+    asyncio.run(write())
     target = tmp_path / "new.db"
     replay = ("replay", "--from-kafka", "--into", f"sqlite:///{target}", "-o", "json")
     refused = ctl(NOWHERE, *replay)
@@ -141,6 +148,7 @@ def test_damage_is_an_error_unless_it_may_be_left_out(ctl: Ctl, named: OwnTopics
     done = ctl(NOWHERE, *replay, "--skip-damaged")
     assert done.status == 0, done.err
     assert [one["what"] for one in done.json["left_out"]] == ["who?"]
+    assert [named.name("jobs") in where for where in done.json["ignored"]] == [True]
 
     async def count() -> int:
         store = SqliteStore(target)
@@ -150,6 +158,36 @@ def test_damage_is_an_error_unless_it_may_be_left_out(ctl: Ctl, named: OwnTopics
         return len(jobs)
 
     assert asyncio.run(count()) == 6
+
+
+@pytest.mark.integration
+def test_one_of_two_stores_can_be_rebuilt(ctl: Ctl, named: OwnTopics, tmp_path: Path):
+    """Both began in empty topics, at the same moment."""
+    expected = fill(Stream(named), tmp_path / "first.db")
+    other = Topics(named.name("jobs"), named.name("dead"), named.name("queues"))
+
+    async def write() -> None:
+        publisher = KafkaPublisher(Stream(named).settings)
+        await publisher.open()
+        for item in story("theirs", 1):
+            await publisher.send(other.of_store(Identity("another"))(item))
+        await publisher.close()
+
+    asyncio.run(write())
+    target = tmp_path / "new.db"
+    replay = ("replay", "--from-kafka", "--into", f"sqlite:///{target}", "-o", "json")
+    refused = ctl(NOWHERE, *replay, "--skip-damaged")
+    assert refused.status == 5
+    assert "the records of 2 stores" in refused.error["message"]
+    [mine] = re.findall(r"^  (\w{12}): ", refused.error["message"], re.MULTILINE)
+    needs = ctl(NOWHERE, *replay, "--store", mine)
+    assert needs.status == 2
+    assert "--new-stream" in needs.error["message"]
+    unknown = ctl(NOWHERE, *replay, "--store", "whose", "--new-stream")
+    assert unknown.status == 2
+    done = ctl(NOWHERE, *replay, "--store", mine, "--new-stream")
+    assert done.status == 0, done.err
+    assert (done.json["store"], done.json["jobs"]) == (mine, len(expected.jobs))
 
 
 @pytest.mark.parametrize(

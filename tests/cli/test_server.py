@@ -308,7 +308,7 @@ def test_a_dry_run_fails_when_something_is_wrong(tmp_path, server):
     assert answer.returncode == 1
     failing = [line.split()[0] for line in answer.stdout.splitlines() if " failing " in line]
     assert failing == ["store", "http", "app"]
-    assert "3 of 8 checks failed" in answer.stdout
+    assert "3 of 9 checks failed" in answer.stdout
 
 
 # -- help and version --------------------------------------------------------------------------

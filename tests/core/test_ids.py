@@ -48,9 +48,9 @@ def test_ids_survive_the_way_through_bytes():
         assert id_from_bytes(id_to_bytes(text)) == text
 
 
-def test_parsing_returns_the_canonical_form():
-    (text,) = new_job_ids(1)
-    assert parse_job_id(f"  {text.upper()}\n") == text
+def test_an_id_is_taken_as_it_was_given_out():
+    for text in new_job_ids(10):
+        assert parse_job_id(text) == text
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,9 @@ def test_parsing_returns_the_canonical_form():
         "00000000-0000-0000-0000-00000000000g",
         "00000000-0000-0000-0000-0000000000000",
         "{00000000-0000-0000-0000-000000000000}",
+        "ABCDEFAB-0000-4000-8000-000000000000",
+        " 00000000-0000-0000-0000-000000000000",
+        "00000000-0000-0000-0000-000000000000\n",
         "٠0000000-0000-0000-0000-000000000000",
     ],
 )

@@ -421,6 +421,8 @@ async def test_an_update_is_checked_as_a_creation_is(rig: Rig):
         "retry_base": 301.0,  # more than its profile's maximum
         "retry_max": 1.0,
         "retry_jitter": 1.5,
+        "retention": -1.0,
+        "dead_letter_retention": float("nan"),
         "priority_weights": {10: 1},
     }
     assert set(wrong) == set(UPDATABLE)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jobqueue.core.errors import Unavailable
-from jobqueue.core.job import WorkerStatus
+from jobqueue.core.job import QueueSpec, QueueUpdate, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Rules
 from tests import patience
@@ -95,12 +95,65 @@ async def test_old_done_jobs_are_pruned_where_that_is_asked_for(open_rig):
             await asyncio.sleep(0.01)
 
 
-async def test_nothing_is_pruned_by_default(rig: Rig):
+async def pruned(rig: Rig) -> None:
+    """Wait until the sweeper has looked for old jobs, at all of them."""
+    sweeper = rig.engine._sweeper
+    sweeper._prune_at = sweeper._look_at_all = 0.0
+    await until(lambda: sweeper._prune_at > 0.0)
+
+
+async def left(rig: Rig, *jobs: str) -> list[bool]:
+    return [await rig.store.get(job) is not None for job in jobs]
+
+
+async def test_done_jobs_are_kept_for_a_week_by_default_and_the_removal_is_said(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
     worker, assignment = await rig.running()
     await worker.succeed(assignment)
-    rig.clock.advance(1e9)
-    await asyncio.sleep(0.1)
-    assert await rig.state(assignment.id) is D
+    rig.clock.advance(7 * 86_400.0 - 60.0)
+    await pruned(rig)
+    assert await left(rig, assignment.id) == [True]
+    assert "removed" not in caplog.text
+    rig.clock.advance(120.0)
+    await pruned(rig)
+    assert await left(rig, assignment.id) == [False]
+    assert "removed 1 DONE jobs that ended more than 604800 s ago" in caplog.text
+
+
+@pytest.mark.req("jq:FR-035")
+async def test_each_queue_keeps_its_jobs_as_long_as_it_says(open_rig):
+    rig: Rig = await open_rig(retention=100.0)
+    kept = {"default": None, "long": 1_000.0, "always": 0.0, "short": 10.0}
+    jobs: dict[str, str] = {}
+    dead: dict[str, str] = {}
+    worker = await rig.worker(queues=tuple(kept), slots=8)
+    for name, age in kept.items():
+        if name != "default":
+            await rig.engine.create_queue(
+                QueueSpec(name=name, retention=age, dead_letter_retention=age)
+            )
+        jobs[name] = await rig.submit(queue=name)
+        dead[name] = await rig.submit(queue=name, max_retries=0)
+    for _ in range(8):
+        assignment = await worker.gets_one()
+        if assignment.id in dead.values():
+            await worker.fail(assignment)
+        else:
+            await worker.succeed(assignment)
+    for age, gone in ((5.0, []), (15.0, ["short"]), (105.0, ["short", "default"])):
+        rig.clock.advance(age)
+        await pruned(rig)
+        assert await left(rig, *jobs.values()) == [name not in gone for name in jobs]
+    assert await left(rig, *dead.values()) == [True, True, True, False]  # FR-035 unless told
+    rig.clock.advance(1e7)
+    await pruned(rig)
+    assert await left(rig, *jobs.values()) == [False, False, True, False]
+    assert await left(rig, *dead.values()) == [True, False, True, False]
+    await rig.engine.update_queue("always", QueueUpdate(retention=None, dead_letter_retention=1.0))
+    await pruned(rig)
+    assert await left(rig, jobs["always"], dead["always"]) == [False, False]
 
 
 async def test_a_sleeping_sweeper_is_woken_for_what_comes_sooner(open_rig):

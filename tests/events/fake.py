@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from jobqueue.core.identity import Writer
 from jobqueue.core.stream import JobEvent, StreamItem
 from jobqueue.events.codec import decode
+from jobqueue.events.headers import writer_of
 from jobqueue.events.publisher import Message, PublishFailed, Refused
+from jobqueue.events.topics import Topics
 from tests import patience
 
 PATIENCE = 20.0
@@ -33,6 +36,10 @@ class FakePublisher:
         self.opened += 1
         if self.unreachable:
             raise PublishFailed("connection refused")
+
+    async def writers(self) -> set[Writer]:
+        latest = {message.topic: writer_of(message.headers) or Writer() for message in self.log}
+        return {writer for topic, writer in latest.items() if topic in Topics().all}
 
     async def probe(self) -> None:
         self.probed += 1

@@ -15,8 +15,9 @@ from contextlib import ExitStack
 
 from jobqueue.core.failpoints import armed
 from jobqueue.engine.leadership import Leadership
-from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
+from jobqueue.events.kafka import KafkaPublisher
 from jobqueue.events.relay import Relay
+from jobqueue.events.settings import KafkaSettings
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 from jobqueue.topology.connect import create_store
 

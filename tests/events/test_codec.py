@@ -17,8 +17,9 @@ from jobqueue.core.stream import (
     JobEvent,
     QueueChange,
     QueueEvent,
+    RecordItem,
 )
-from jobqueue.events.codec import RecordItem, UnknownRecord, decode, encode
+from jobqueue.events.codec import UnknownRecord, decode, encode
 from jobqueue.pb.jq.v1 import events_pb2 as pb
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -78,6 +79,8 @@ QUEUES = st.builds(
     retry_max=st.none() | TIME,
     retry_jitter=st.none() | st.floats(0, 1),
     priority_weights=st.none() | st.dictionaries(st.integers(0, 9), COUNT, min_size=1),
+    retention=st.none() | TIME,
+    dead_letter_retention=st.none() | TIME,
     paused=st.booleans(),
     created_at=TIME,
 )

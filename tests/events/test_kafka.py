@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +19,21 @@ from jobqueue.config import Settings
 from jobqueue.core.job import Health, JobSpec, QueueSpec
 from jobqueue.core.lifecycle import State
 from jobqueue.core.rebuild import World
-from jobqueue.core.stream import JobEvent, StreamItem
+from jobqueue.core.stream import DeadLetter, JobEvent, StreamItem
 from jobqueue.core.texts import MAX_LABELS_BYTES
 from jobqueue.events import kafka as events_kafka
-from jobqueue.events.kafka import KafkaPublisher, KafkaSettings, make_topics
+from jobqueue.events.codec import decode
+from jobqueue.events.kafka import KafkaPublisher, make_topics
 from jobqueue.events.publisher import Message, PublishFailed
+from jobqueue.events.record import Raw, Record
+from jobqueue.events.settings import KafkaSettings
 from jobqueue.events.tail import Tail
 from jobqueue.events.topics import MESSAGE_MARGIN
 from jobqueue.topology.embedded import Embedded
 from jobqueue.worker.settings import MAX_RESULT_BYTES
 from tests import patience
+from tests.journeys.pages import blocks
+from tests.programs import Program
 from tests.services.topics import Topics as OwnTopics
 
 pytestmark = [pytest.mark.integration]
@@ -115,10 +122,59 @@ async def test_what_a_server_does_can_be_rebuilt_from_kafka(kafka: OwnTopics, st
         told = replace(await backend.get(job_id), hint="")  # what waits now is no event
         assert world.jobs[job_id].job == told
         assert world.jobs[job_id].history == await backend.history(job_id)
-    assert world.queues == {one.queue.name: one.queue for one in await backend.list_queues()}
+    # How long jobs are kept is the server's own rule where a queue has none, and is shown with it.
+    shown = [one.queue for one in await backend.list_queues()]
+    assert world.queues == {
+        queue.name: replace(queue, retention=None, dead_letter_retention=None) for queue in shown
+    }
     dead = await asyncio.to_thread(read, kafka, "dead")
-    ends = {item.event.job_id for item in dead if isinstance(item, JobEvent)}
-    assert ends == {job_id for n, job_id in enumerate(jobs[:-1]) if n % 5 == 0}
+    letters = {item.event.job_id: item.letter for item in dead if isinstance(item, JobEvent)}
+    assert letters == {
+        job_id: DeadLetter("fail", b"%d" % n) for n, job_id in enumerate(jobs[:-1]) if n % 5 == 0
+    }
+    assert all(item.letter is None for item in items if isinstance(item, JobEvent))
+
+
+@pytest.mark.req("jq:FR-036")
+async def test_a_record_says_what_it_is_without_being_read(kafka: OwnTopics, start: Start):
+    """By CloudEvents' headers; Kafka's timestamp is the time of the event."""
+    server = await start()
+    (accepted,) = await server.backend.submit([JobSpec(payload=b"1", type="echo")])
+    await server.backend.wait(accepted.unwrap(), patience.longest(30.0))
+    await caught_up(server)
+
+    def raws() -> list[Raw]:
+        topics = [kafka.name(one) for one in ("jobs", "queues")]
+        with Record(told(kafka), topics) as record:
+            return [raw for page in record.messages() for raw in page]
+
+    found = await asyncio.to_thread(raws)
+    assert len(found) >= 5
+    (writer,) = {raw.writer for raw in found}
+    assert writer is not None
+    assert (len(writer.store), writer.generation) == (12, "1")
+    for raw in found:
+        item = decode(raw.value)
+        at = item.event.at if isinstance(item, JobEvent) else item.at
+        assert raw.at == int(at * 1000) / 1000
+
+
+async def test_the_consumer_of_the_docs_reads_what_ended(
+    kafka: OwnTopics, start: Start, tmp_path: Path
+):
+    server = await start()
+    (accepted,) = await server.backend.submit([JobSpec(payload=b'"hello"', type="echo")])
+    job_id = accepted.unwrap()
+    await server.backend.wait(job_id, patience.longest(30.0))
+    (text,) = blocks("docs/events.md", "python")
+    (tmp_path / "consume.py").write_text(text.replace('"reports"', f'"{kafka.name("reports")}"'))
+    command = [sys.executable, "consume.py", kafka.bootstrap, kafka.name("jobs")]
+    program = Program(command, tmp_path, os.environ)
+    try:
+        line = await asyncio.to_thread(program.line_with, job_id)
+    finally:
+        await asyncio.to_thread(program.end)
+    assert line.split() == [job_id, '"hello"']
 
 
 @pytest.mark.req("jq:FR-036")
@@ -232,7 +288,9 @@ async def test_records_that_were_refused_with_a_large_one_are_sent_again(
 ):
     """The limit of a topic may not be readable, or change: then only the broker knows it."""
     kafka.create("small", settings={"max.message.bytes": "20000"})
-    monkeypatch.setattr(events_kafka, "make_topics", lambda settings: settings.max_message_bytes)
+    monkeypatch.setattr(
+        events_kafka, "make_topics", lambda settings: (settings.max_message_bytes, [])
+    )
     small = kafka.name("small")
     noise = random.Random(1).randbytes(50_000)
     messages = [Message(small, b"k", body, body[:3].hex()) for body in (b"one", noise, b"two")]

@@ -10,6 +10,7 @@ import pytest
 
 from jobqueue.core.errors import Conflict
 from jobqueue.core.failpoints import armed
+from jobqueue.core.identity import Identity, Writer
 from jobqueue.core.job import Queue, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Deaf
@@ -25,11 +26,12 @@ from jobqueue.core.stream import (
 )
 from jobqueue.events import relay as relay_module
 from jobqueue.events.dispatch.topics import DispatchTopics
+from jobqueue.events.publisher import Message
 from jobqueue.events.relay import Relay
 from jobqueue.events.topics import Topics
 from tests import patience
 from tests.events.conftest import Relays
-from tests.events.fake import FakePublisher, until
+from tests.events.fake import PATIENCE, FakePublisher, until
 from tests.stores.driver import NO_BACKOFF, Driver
 
 
@@ -197,6 +199,7 @@ class Counts(Deaf):
 
     def __init__(self) -> None:
         self.lag: Lag | None = None
+        self.refused = False
         self.failed: Counter[str] = Counter()
         self.taken: Counter[str] = Counter()
 
@@ -208,6 +211,9 @@ class Counts(Deaf):
 
     def stream_lag(self, lag: Lag | None) -> None:
         self.lag = lag
+
+    def stream_refused(self, refused: bool) -> None:
+        self.refused = refused
 
 
 @pytest.mark.req("jq:FR-038")
@@ -558,3 +564,82 @@ async def test_an_event_tells_of_its_own_time_however_late_it_is_read(driver: Dr
     assert [one.retry_count for one in failed] == [0, 1]
     (dead,) = [item.finished for item in events if item.finished is not None]
     assert dead.retry_count == 1
+
+
+# -- whose record it is ------------------------------------------------------------------------
+
+
+def by(writer: Writer | None) -> Message:
+    """A record that is in the topics already."""
+    item = QueueEvent(QueueChange.CREATED, Queue(name="theirs"), 1, 1.0)
+    identity = Identity(writer.store, writer.generation) if writer else Identity("x")
+    (message,) = Topics().of_store(identity)(item)
+    return message if writer else message._replace(headers=None)
+
+
+@pytest.mark.req("sch:REPLAY")
+@pytest.mark.parametrize("writer", [Writer("another", "1"), None], ids=["another", "unnamed"])
+async def test_another_stores_topics_are_not_published_to(
+    driver: Driver, relays: Relays, caplog: pytest.LogCaptureFixture, writer: Writer | None
+):
+    term, publisher, counts = await driver.term(), FakePublisher(), Counts()
+    publisher.log.append(by(writer))
+    relay = relays.start(driver.store, term, publisher, observer=counts)
+    await driver.brought_to(State.DONE)  # jobs go on
+    await until(lambda: counts.refused)
+    health = await relay.health()
+    assert not health.ok
+    for word in ("jq-ctl replay", "kafka.topic_jobs", "Nothing is published", "events behind"):
+        assert word in health.detail
+    assert [one.levelname for one in caplog.records if "stands still" in one.message] == ["ERROR"]
+    assert len(publisher.log) == 1
+    publisher.log.clear()  # the operator has removed the topics
+    await until(lambda: not counts.refused)
+    await caught_up(driver.store)
+
+
+@pytest.mark.req("sch:REPLAY")
+async def test_a_store_goes_on_in_its_own_topics(driver: Driver, relays: Relays):
+    term, publisher = await driver.term(), FakePublisher()
+    for _ in range(2):
+        relay = relays.start(driver.store, term, publisher)
+        await driver.brought_to(State.DONE)
+        await until(lambda: len(publisher.event_ids()) >= 4)
+        await caught_up(driver.store)
+        await relay.stop()
+    assert len(set(publisher.event_ids())) == 8
+    known = await driver.store.identity()
+    assert await publisher.writers() == {Writer(known.store, "1")}
+
+
+@pytest.mark.req("sch:REPLAY")
+async def test_a_later_life_of_the_store_elsewhere_ends_the_stream_of_this_one(
+    driver: Driver, relays: Relays
+):
+    term, publisher, counts = await driver.term(), FakePublisher(), Counts()
+    known = await driver.store.identity()
+    publisher.log.append(by(Writer(known.store, "2-ab")))
+    relays.start(driver.store, term, publisher, observer=counts)
+    await until(lambda: counts.refused)
+    assert len(publisher.log) == 1
+
+
+@pytest.mark.req("sch:REPLAY")
+async def test_standbys_say_that_the_record_is_anothers(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(relay_module, "_PROBE_EVERY", 0.01)
+    term, publisher = await driver.term(), FakePublisher()
+    publisher.log.append(by(Writer("another", "1")))
+    await driver.store.begin_stream(term)
+    await driver.submit()
+    driver.clock.advance(1.0)
+    relay = Relay(publisher)
+    relay.start(driver.store, lambda: None)
+    try:
+        async with patience.timeout(PATIENCE):
+            while "store another" not in (health := await relay.health()).detail:
+                await asyncio.sleep(0.01)
+        assert not health.ok
+    finally:
+        await relay.stop()

@@ -7,19 +7,33 @@ import pytest
 from jobqueue.config import load
 from jobqueue.core.dispatch import Hint, HintKind
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import Event
+from jobqueue.core.identity import Identity, Writer
+from jobqueue.core.job import Event, Queue
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.observer import Deaf
 from jobqueue.core.rebuild import World
-from jobqueue.core.stream import AssignmentRepeated, JobEvent, Route, WorkerChange, WorkerEvent
+from jobqueue.core.stream import (
+    AssignmentRepeated,
+    CancelRequested,
+    JobDeleted,
+    JobEvent,
+    QueueChange,
+    QueueEvent,
+    RecordItem,
+    Route,
+    WorkerChange,
+    WorkerEvent,
+)
 from jobqueue.events.codec import UnknownRecord
 from jobqueue.events.dispatch.codec import decode, encode
 from jobqueue.events.dispatch.topics import DispatchTopics
+from jobqueue.events.headers import writer_of
 from jobqueue.events.publisher import Message
 from jobqueue.events.topics import Topics
 from jobqueue.topology import stream
 
 LARGEST = 2**63 - 1
+STORE = Identity("s1", "2-ab")
 CAME = WorkerEvent(WorkerChange.REGISTERED, "w", LARGEST, 12.5)
 AGAIN = AssignmentRepeated("job", "q", 1, 2, "w", Route(3, LARGEST), 12.5)
 TOPICS = Topics(dispatch=DispatchTopics())
@@ -34,9 +48,8 @@ def hints(messages: list[Message]) -> list[tuple[str, bytes, int, str, Hint]]:
     """Those that are no record: topic, key, partition, header, and what it says."""
     found = []
     for message in messages:
-        if message.headers is not None:
-            ((name, value),) = message.headers
-            assert name == "event"
+        name, value = (message.headers or [])[0]
+        if name == "event":
             hint = decode(message.value)
             assert hint.event_id == message.event_id
             found.append((message.topic, message.key, message.partition, value.decode(), hint))
@@ -47,7 +60,7 @@ def test_nothing_is_rebuilt_from_hints_and_without_a_dispatch_none_is_published(
     world = World()
     for item in (CAME, AGAIN):
         assert not world.add(item)
-        assert Topics().messages(item) == []
+        assert Topics().of_store(STORE)(item) == []
     assert world == World()
 
 
@@ -68,7 +81,7 @@ def test_nothing_is_rebuilt_from_hints_and_without_a_dispatch_none_is_published(
 def test_each_event_has_its_topic_and_its_name(
     item: JobEvent | WorkerEvent, topic: str, event: str
 ):
-    ((found, key, partition, name, hint),) = hints(TOPICS.messages(item))
+    ((found, key, partition, name, hint),) = hints(TOPICS.of_store(STORE)(item))
     job = isinstance(item, JobEvent)
     assert (found, key, partition, name) == (topic, b"job" if job else b"w", -1, event)
     assert hint.kind is HintKind(event)
@@ -81,18 +94,66 @@ def test_each_event_has_its_topic_and_its_name(
 def test_an_assignment_goes_to_the_partition_of_its_worker():
     assigned = moved(State.PENDING, State.ASSIGNED, Route(3, LARGEST))
     for item in (assigned, AGAIN):
-        ((topic, key, partition, event, hint),) = hints(TOPICS.messages(item))
+        ((topic, key, partition, event, hint),) = hints(TOPICS.of_store(STORE)(item))
         assert (topic, key, partition, event) == ("job-assignments", b"w", 3, "JobAssigned")
         assert (hint.job_id, hint.attempt) == ("job", 2)
         assert (hint.worker_id, hint.incarnation) == ("w", LARGEST)
     # One whose worker is connected to a server is told there.
-    assert hints(TOPICS.messages(moved(State.PENDING, State.ASSIGNED))) == []
+    assert hints(TOPICS.of_store(STORE)(moved(State.PENDING, State.ASSIGNED))) == []
 
 
 def test_the_record_is_the_same_with_and_without_hints():
-    assert [one for one in TOPICS.messages(moved(None, State.PENDING)) if not one.headers] == (
-        Topics().messages(moved(None, State.PENDING))
-    )
+    item = moved(None, State.PENDING)
+    record = Topics().of_store(STORE)(item)
+    assert TOPICS.of_store(STORE)(item)[: len(record)] == record
+
+
+@pytest.mark.parametrize(
+    ("item", "event"),
+    [
+        (moved(None, State.PENDING), "JobCreated"),
+        (moved(State.FAILED, State.PENDING), "JobRequeued"),
+        (moved(State.PENDING, State.ASSIGNED), "JobAssigned"),
+        (moved(State.ASSIGNED, State.RUNNING), "JobStarted"),
+        (moved(State.RUNNING, State.DONE), "JobCompleted"),
+        (moved(State.RUNNING, State.FAILED), "JobFailed"),
+        (moved(State.FAILED, State.DEAD_LETTERED), "JobDeadLettered"),
+        (CancelRequested("job", "q", 3, 2.0), "JobCancelRequested"),
+        (JobDeleted("job", "q", 3, 2.0, False), "JobDeleted"),
+        (QueueEvent(QueueChange.CREATED, Queue(name="q"), 1, 2.0), "QueueCreated"),
+        (QueueEvent(QueueChange.CHANGED, Queue(name="q"), 2, 2.0), "QueueChanged"),
+        (QueueEvent(QueueChange.DELETED, Queue(name="q"), 3, 2.0), "QueueDeleted"),
+    ],
+)
+def test_every_record_has_the_headers_of_cloudevents(item: RecordItem, event: str):
+    at = item.event.at if isinstance(item, JobEvent) else item.at
+    for message in Topics().of_store(STORE)(item):
+        assert dict(message.headers or ()) == {
+            "ce_specversion": b"1.0",
+            "ce_id": item.event_id.encode(),
+            "ce_source": b"urn:jobqueue:s1",
+            "ce_generation": b"2-ab",
+            "ce_type": f"jobqueue.{event}".encode(),
+            "ce_time": f"1970-01-01T00:00:{at:09.6f}Z".encode(),
+            "content-type": b"application/protobuf",
+        }
+        assert message.at == at
+        assert writer_of(message.headers) == Writer("s1", "2-ab")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        None,
+        [],
+        [("event", b"JobCreated")],
+        [("ce_source", b"/elsewhere"), ("ce_generation", b"1")],
+        [("ce_source", None), ("ce_generation", None)],
+        [("ce_source", b"urn:jobqueue:s1")],
+    ],
+)
+def test_headers_of_others_name_no_store(headers):
+    assert writer_of(headers) is None
 
 
 def test_what_is_no_hint_is_told_apart():

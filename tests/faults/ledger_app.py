@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
+import time
+from pathlib import Path
 
 from jobqueue import Context, JobQueue
 
@@ -39,4 +43,52 @@ async def first_attempt_hangs(number: int, ctx: Context) -> int:
 async def half_a_second(number: int, ctx: Context) -> int:
     note(ctx)
     await asyncio.sleep(0.5)
+    return number
+
+
+def die(how: str) -> None:
+    """End the whole process: at once, or as a fault in native code does."""
+    if how == "exit":
+        os._exit(1)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@app.task(name="fatal-thread")
+def fatal_thread(how: str, ctx: Context) -> None:
+    note(ctx)
+    die(how)
+
+
+@app.task(name="fatal-async")
+async def fatal_async(how: str, ctx: Context) -> None:
+    note(ctx)
+    die(how)
+
+
+@app.task(name="healthy-thread")
+def healthy_thread(ctx: Context) -> str:
+    note(ctx)
+    time.sleep(0.5)
+    return "well"
+
+
+@app.task(name="healthy-async")
+async def healthy_async(ctx: Context) -> str:
+    note(ctx)
+    await asyncio.sleep(0.5)
+    return "well"
+
+
+@app.task(name="never-returns")
+def never_returns(ctx: Context) -> None:
+    note(ctx)
+    threading.Event().wait()
+
+
+@app.task(name="until-released")
+async def until_released(number: int, ctx: Context) -> int:
+    """Ends once there is a file ``released`` beside the ledger."""
+    note(ctx)
+    while not Path(os.environ["LEDGER"]).with_name("released").exists():
+        await asyncio.sleep(0.01)
     return number

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -72,9 +73,11 @@ class Seen:
 class Target:
     """A server that is ready."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, tls: ssl.SSLContext | None = None) -> None:
+        """``tls``: how to speak to a server that does."""
         ready = service.line("ready")
         self.service = service
+        self._tls = tls
         self.http_port = int(str(ready["http"]).rpartition(":")[2])
         self.grpc_target = str(ready["grpc"])
         self._folder = Path(f"/proc/{service.process.pid}")
@@ -89,13 +92,23 @@ class Target:
         self, verb: str, path: str, shown: Mapping[str, str], body: bytes | str | None = None
     ) -> tuple[int, bytes]:
         """One request on a connection of its own."""
-        line = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=patience.longest(60))
+        line = self._line()
         try:
             line.request(verb, path, body, dict(shown))
             answer = line.getresponse()
             return answer.status, answer.read()
         finally:
             line.close()
+
+    def _line(self) -> http.client.HTTPConnection:
+        where, timeout = ("127.0.0.1", self.http_port), patience.longest(60)
+        if self._tls is None:
+            return http.client.HTTPConnection(*where, timeout=timeout)
+        return http.client.HTTPSConnection(*where, timeout=timeout, context=self._tls)
+
+    def open_files(self) -> int:
+        """How many files and sockets the process has."""
+        return len(list((self._folder / "fd").iterdir()))
 
     def memory_mib(self, name: str) -> float:
         """A line of the process's status: VmRSS is now, VmHWM the peak since ``watched`` began."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from google.protobuf import descriptor_pool, message_factory
 
 from jobqueue import logs
 from jobqueue.access.rules import GRPC, HTTP, RULES
+from jobqueue.core.errors import JobQueueError
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec
 from jobqueue.services.model import Spec
 from tests import patience
+from tests.cli import processes
 from tests.hostile.known_callers import key_of, over_grpc, over_http, over_taskqueue, serving
 
 pytestmark = pytest.mark.req("inp:PROD")
@@ -41,10 +44,12 @@ class Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.setFormatter(logs.JsonFormatter("test"))
+        self.records: list[logging.LogRecord] = []
         self.text: list[str] = []
         self._written = asyncio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
         self.text.append(self.format(record))
         self._written.set()
 
@@ -115,6 +120,55 @@ async def test_changes_over_grpc_and_taskqueue_are_written(audited: Lines):
             ("ops", "queue.pause", "default", "OK"),
             ("ops", "queue.delete", "none", "NOT_FOUND"),
             ("web", "job.cancel", task.job_id, "OK"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "in_text"),
+    [
+        ("redis://me:word@host", "redis://me:word@host"),
+        ("a\\x1b", "a\\x1b"),
+        ("token=x", '"token=x"'),
+        ("password=a b", '"password=a b"'),
+        ("Bearer 0123456789", '"Bearer 0123456789"'),
+        ("é]", '"é]"'),
+        ('a"b', r'"a\"b"'),
+        (
+            "a outcome=OK]  [caller=boss action=queue.delete object=mail",
+            '"a outcome=OK]  [caller=boss action=queue.delete object=mail"',
+        ),
+        (
+            'a" outcome=OK]  [caller="boss" object=mail',
+            r'"a\" outcome=OK]  [caller=\"boss\" object=mail"',
+        ),
+    ],
+)
+async def test_an_object_is_named_as_the_caller_named_it(audited: Lines, name: str, in_text: str):
+    """What the log hides in other lines would hide here which worker it was."""
+    async with serving() as server, over_grpc(server, "ops") as ops:
+        with pytest.raises(JobQueueError):
+            await ops.drain_worker(name)
+        (record,) = audited.records
+        assert [told(line) for line in audited.take()] == [
+            ("ops", "worker.drain", name, "NOT_FOUND")
+        ]
+    assert f" object={in_text} outcome=NOT_FOUND]" in logs.TextFormatter().format(record)
+
+
+async def test_a_caller_that_leaves_in_the_middle_of_a_request_is_written(audited: Lines):
+    async with serving() as server:
+        address = httpx.URL(server.http_url)
+        _, writer = await asyncio.open_connection(address.host, address.port)
+        head = (
+            f"PATCH /queues/mail HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key_of('ops')}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 50\r\n\r\n"
+        )
+        writer.write(head.encode() + b'{"max')
+        await writer.drain()
+        writer.close()
+        await audited.until(1)
+        assert [told(line) for line in audited.take()] == [
+            ("ops", "queue.update", "mail", "ABANDONED")
         ]
 
 
@@ -233,9 +287,14 @@ async def guesses(client: httpx.AsyncClient, count: int) -> None:
         assert await guess(client, n) == 401
 
 
-async def test_the_audit_file_has_json_lines_for_its_owner_only(tmp_path: Path):
+@pytest.mark.parametrize("there", [False, True])
+async def test_the_audit_file_has_json_lines_for_its_owner_only(tmp_path: Path, there: bool):
     """As an operator sets it up: beside the log, whatever the level of that is."""
     file = tmp_path / "audit.log"
+    if there:
+        file.touch()
+        file.chmod(0o644)
+    umask = os.umask(0)
     logs.configure("jq-server", "error", "text", audit_file=str(file))
     try:
         async with serving() as server, over_http(server, "ops") as ops:
@@ -248,4 +307,29 @@ async def test_the_audit_file_has_json_lines_for_its_owner_only(tmp_path: Path):
         ]
         assert file.stat().st_mode & 0o777 == 0o600
     finally:
+        os.umask(umask)
         logs.configure("test", "info", "text")
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("audit.log", ""),
+        ("nowhere/audit.log", "cannot be created"),
+        ("folder", "Is a directory"),
+        ("link", "Too many levels of symbolic links"),
+    ],
+)
+def test_a_dry_run_says_whether_the_audit_log_can_be_written(tmp_path: Path, file: str, said: str):
+    """A start would fail for it; the dry run makes no file to find out."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    done = processes.run(
+        *("server", "--dry-run", "--db-url", "memory://", "--http-port", "0", "--grpc-port", "0"),
+        *("--set", f"log.audit_file={tmp_path / file}"),
+        cwd=tmp_path,
+    )
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("audit ")]
+    assert done.returncode == (1 if said else 0), done.stdout
+    assert ("failing" in line, said in line) == (bool(said), True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link"]

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from tests import patience
+from tests.access.certificates import Authority
 from tests.cli import processes
-from tests.hostile.target import KEYS, Target, headers
+from tests.hostile.target import API_KEYS, KEYS, Target, headers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 IDLE = 1_100
+FEW_FILES = 400
 WATCHERS = 530
 ROOM_MIB = 120
 
@@ -42,6 +46,25 @@ def small_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         *("--set", "http.max_connections=120", "--set", "http.max_connections_per_address=60"),
     ) as service:
         yield Target(service)
+
+
+@pytest.fixture(scope="module")
+def tls_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """The same over TLS, in a process that may open few files."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = Authority(folder)
+    ours = authority.issue("server", "IP:127.0.0.1")
+    with processes.server(
+        folder,
+        *("--db-url", "memory://", "--worker-concurrency", "0"),
+        *("--set", "http.max_connections=120", "--set", "http.max_connections_per_address=60"),
+        JQ_TLS_CERT=str(ours.cert),
+        JQ_TLS_KEY=str(ours.key),
+        JQ_AUTH_API_KEYS=API_KEYS,
+    ) as service:
+        target = Target(service, ssl.create_default_context(cafile=str(authority.ca)))
+        resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (FEW_FILES, FEW_FILES))
+        yield target
 
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -141,6 +164,52 @@ async def test_the_oldest_idle_connection_makes_room(small_target: Target) -> No
     seen.check_healthy()
 
 
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "half a hello"])
+async def test_connections_without_a_handshake_leave_room_for_others(
+    tls_target: Target, said: bytes
+) -> None:
+    """Nobody counted them, and they took every file that the process may open."""
+    with tls_target.watched() as seen:
+        async with lines(tls_target, 2 * FEW_FILES, said, source="127.0.0.3") as opened:
+            await still_there(tls_target)
+            assert await status(opened[0]) == 0
+            patience.until(lambda: tls_target.open_files() < FEW_FILES / 2, "sockets are closed")
+    seen.check_healthy()
+
+
+async def test_a_handshake_that_fails_leaves_nothing(tls_target: Target) -> None:
+    before = tls_target.open_files()
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with lines(tls_target, 100, request) as opened:
+        for line in opened:
+            await status(line)
+    await still_there(tls_target)
+    patience.until(lambda: tls_target.open_files() <= before + 5, "sockets are closed")
+
+
+async def test_a_silent_socket_is_closed_by_grpc(open_target: Target) -> None:
+    """They took the process's files for two minutes, and HTTP was refused."""
+    host, _, port = open_target.grpc_target.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    async with patience.timeout(30):
+        await reader.read()
+    writer.close()
+
+
+def test_a_server_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
+    """The usual 1,024 left 768 connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
+    try:
+        service = processes.server(tmp_path, "--db-url", "memory://", "--worker-concurrency", "0")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with service:
+        service.line("ready")
+        allowed, _ = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)
+    assert allowed == (65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536))
+
+
 async def test_one_address_does_not_take_the_place_of_another(small_target: Target) -> None:
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with lines(small_target, 5, request, source="127.0.0.2") as quiet:
@@ -151,3 +220,14 @@ async def test_one_address_does_not_take_the_place_of_another(small_target: Targ
                 await reader.readuntil(b"ok\n")
                 writer.write(request)
             assert [await status(line) for line in quiet] == [200] * 5
+
+
+async def test_requests_that_are_sent_ahead_are_bounded(target: Target) -> None:
+    """Each is an object of the server before the one in front of it is answered."""
+    large = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    small = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with target.watched() as seen:
+        async with lines(target, 30, large * 4 + small * 6_000):
+            await still_there(target)
+    assert seen.grown_mib < 100
+    seen.check_healthy()

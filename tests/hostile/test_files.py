@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Iterator
@@ -9,14 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from jobqueue import config, logs
+from jobqueue.access.keyring import read_key_file
+from jobqueue.access.limits import MonotonicClock
+from jobqueue.access.public_keys import KeyFile
 from jobqueue.access.tls import Credentials, ServerTls, Tls
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Queue
 from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.topology.connect import create_store
 from tests.access.certificates import Authority, Pair
+from tests.access.jwt import Issuer
 from tests.cli import processes
 from tests.stores.driver import accept
+
+SOMEBODY = 12_345
 
 
 @pytest.fixture(autouse=True)
@@ -121,3 +129,151 @@ def test_no_program_starts_with_a_key_that_others_may_read(
     assert done.returncode in (1, 2)
     said = done.stdout + done.stderr
     assert "others may read or change it (mode 644); run chmod 600" in said
+
+
+# -- files that decide who is let in ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
+def test_an_authority_that_others_may_change_is_refused(
+    authority: Authority, pair: Pair, mode: int
+) -> None:
+    """They would put in their own, and be any caller, or the server."""
+    pair.key.chmod(0o600)
+    authority.ca.chmod(mode)
+    try:
+        said = rf"others may change it \(mode {mode:o}\); run chmod go-w"
+        with pytest.raises(InvalidArgument, match=rf"tls.client_ca: .*{said}"):
+            ServerTls(pair.cert, pair.key, authority.ca).check()
+        with pytest.raises(InvalidArgument, match=rf"tls.ca: .*{said}"):
+            Credentials(tls=Tls(ca=authority.ca)).check()
+    finally:
+        authority.ca.chmod(0o644)
+    ServerTls(pair.cert, pair.key, authority.ca).check()
+    Credentials(tls=Tls(ca=authority.ca)).check()
+
+
+def give_away(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make it look to root like the file of another user."""
+    if os.geteuid() == 0:
+        os.chown(file, SOMEBODY, SOMEBODY)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.mark.parametrize("name", ["tls.key", "tls.client_ca", "api_keys_file", "jwt_keys_file"])
+def test_root_takes_no_keys_from_the_file_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server", "IP:127.0.0.1,DNS:localhost")
+    keys, issuers = tmp_path / "keys", tmp_path / "issuers.pem"
+    keys.write_text(f"ops:operator:sha256={'0' * 64}\n")
+    keys.chmod(0o600)
+    issuers.write_bytes(Issuer("EdDSA").pem())
+    issuers.chmod(0o644)
+    file, check = {
+        "tls.key": (pair.key, ServerTls(pair.cert, pair.key).check),
+        "tls.client_ca": (authority.ca, ServerTls(pair.cert, pair.key, authority.ca).check),
+        "api_keys_file": (keys, lambda: read_key_file(keys, "auth.api_keys_file")),
+        "jwt_keys_file": (
+            issuers,
+            lambda: KeyFile(issuers, "auth.jwt_keys_file", MonotonicClock()),
+        ),
+    }[name]
+    if os.geteuid() == 0:
+        check()
+    give_away(file, monkeypatch)
+    with pytest.raises(InvalidArgument, match=rf"{name}: .*belongs to user \d+.*run chown root"):
+        check()
+
+
+@pytest.mark.parametrize("name", ["api_keys_file", "jwt_keys_file"])
+def test_keys_are_read_from_the_file_that_was_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Another user who may rename files there exchanges it as soon as it has been looked at."""
+    good, open_to_all = tmp_path / "good", tmp_path / "open"
+    for file, mode in ((good, 0o600), (open_to_all, 0o666)):
+        if name == "api_keys_file":
+            file.write_text(f"{file.name}:operator:sha256={'0' * 64}\n")
+        else:
+            file.write_bytes(Issuer("EdDSA").pem())
+        file.chmod(mode)
+    seen = Path.stat
+
+    def exchange(file: Path, **given: bool) -> os.stat_result:
+        found = seen(file, **given)
+        if file == good and os.path.exists(open_to_all):
+            open_to_all.rename(good)
+        return found
+
+    monkeypatch.setattr(Path, "stat", exchange)
+    if name == "api_keys_file":
+        assert [key.name for key in read_key_file(good, "auth.api_keys_file")] == ["good"]
+    else:
+        with pytest.raises(InvalidArgument, match=r"others may change it \(mode 666\)"):
+            KeyFile(good, "auth.jwt_keys_file", MonotonicClock())
+
+
+def test_keys_may_come_through_a_pipe() -> None:
+    """So a program that knows them can hand them over: ``auth.api_keys_file=<(program)``."""
+    ours, theirs = os.pipe()
+    with open(ours, "rb"):
+        with open(theirs, "w") as stream:
+            print(f"ops:operator:sha256={'0' * 64}", file=stream)
+        (key,) = read_key_file(Path(f"/dev/fd/{ours}"), "auth.api_keys_file")
+    assert key.name == "ops"
+
+
+@pytest.fixture
+def audit_log() -> Iterator[logging.Logger]:
+    yield logging.getLogger(logs.AUDIT)
+    logs.configure("test", "info", "text")  # its file is closed
+
+
+def test_the_audit_log_does_not_go_to_the_file_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audit_log: logging.Logger
+) -> None:
+    """They would read it, and write it anew."""
+    file = tmp_path / "audit.log"
+    file.touch(0o600)
+    logs.check_audit_file(str(file))
+    give_away(file, monkeypatch)
+    said = r"log.audit_file: .*audit.log: belongs to user \d+; must belong to user 0"
+    with pytest.raises(InvalidArgument, match=said):
+        logs.check_audit_file(str(file))
+    with pytest.raises(InvalidArgument, match=said):
+        logs.configure("jq-server", audit_file=str(file))
+    assert file.read_text() == ""
+
+
+def test_a_file_of_somebody_else_in_place_of_the_audit_log_gets_no_line_and_stops_no_call(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    audit_log: logging.Logger,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "audit.log"
+    logs.configure("jq-server", audit_file=str(file))
+    file.rename(tmp_path / "audit.log.1")
+    file.touch(0o600)
+    give_away(file, monkeypatch)
+    audit_log.info("queue.pause: OK")
+    assert file.read_text() == ""
+    assert "belongs to user" in capsys.readouterr().err
+    file.unlink()
+    monkeypatch.undo()
+    audit_log.info("queue.resume: OK")
+    assert "queue.resume" in file.read_text()
+
+
+def test_a_config_file_that_everybody_may_change_is_warned_of(tmp_path: Path) -> None:
+    """They could let themselves in with it."""
+    file = tmp_path / "jq.yaml"
+    file.write_text("log:\n  level: info\n")
+    file.chmod(0o664)
+    assert config.load(file).warnings == []
+    file.chmod(0o666)
+    (warning,) = config.load(file).warnings
+    assert warning.startswith(f"{file}: everybody may change it (mode 666), and so who is let in")

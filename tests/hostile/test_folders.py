@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jobqueue.core.errors import Unavailable
+from jobqueue.core.errors import JobQueueError, Unavailable
+from jobqueue.topology.backing import account
 from jobqueue.topology.backing.redis import PrivateRedis
-from jobqueue.topology.supervisor.folders import Claim
+from jobqueue.topology.supervisor import identity, state
+from jobqueue.topology.supervisor.folders import STATE, Claim
+from tests.cli import processes
 from tests.services.places import new_folder
 
 SOMEBODY = 12_345
+
+
+@pytest.fixture
+def bystander() -> Iterator[int]:
+    """The pid of a process of ours that no topology has started."""
+    waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE) as process:
+        yield process.pid
+        assert process.poll() is None, "it was ended"
+
+
+def naming(folder: Path, pid: int) -> None:
+    """A state file that says that this process is the folder's supervisor."""
+    folder.mkdir()
+    began = identity.began(pid)
+    state.State("embedded", folder, True, 0.0, True, pid, began, (), (), ()).write()
+
+
+def given_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It belongs to somebody else."""
+    if os.geteuid() == 0:
+        os.chown(path, SOMEBODY, SOMEBODY)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
 
 
 def test_a_folder_that_everybody_may_write_to_is_refused(tmp_path: Path):
@@ -24,21 +54,73 @@ def test_a_folder_that_everybody_may_write_to_is_refused(tmp_path: Path):
     assert list(folder.iterdir()) == []
 
 
+def test_a_folder_with_files_that_the_group_may_write_to_is_refused(tmp_path: Path):
+    """Its members may have prepared them."""
+    folder = tmp_path / "fleet"
+    (folder / "redis").mkdir(parents=True)
+    folder.chmod(0o775)
+    with pytest.raises(Unavailable, match=f"may write there.*chmod go-w {folder}"):
+        Claim(folder)
+    assert folder.stat().st_mode & 0o777 == 0o775
+    assert [path.name for path in folder.iterdir()] == ["redis"]
+
+
+def test_an_empty_folder_is_taken_from_the_group(tmp_path: Path):
+    """As `mkdir` makes it where the umask is 002."""
+    folder = tmp_path / "fleet"
+    folder.mkdir()
+    folder.chmod(0o775)
+    Claim(folder).release()
+    assert folder.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_down_ends_nothing_that_others_may_have_named(tmp_path: Path, mode: int, bystander: int):
+    folder = tmp_path / "fleet"
+    naming(folder, bystander)
+    folder.chmod(mode)
+    done = processes.run("ctl", "down", "--folder", str(folder), "--within", "20", cwd=tmp_path)
+    assert (done.returncode, "may write there" in done.stderr) == (6, True), done.stderr
+
+
+@pytest.mark.parametrize("whose", ["", STATE])
+def test_the_state_that_somebody_else_wrote_is_not_read(
+    tmp_path: Path, whose: str, bystander: int, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "fleet"
+    naming(folder, bystander)
+    assert state.read(folder).supervised
+    given_away(folder / whose, monkeypatch)
+    with pytest.raises(Unavailable, match="another user owns it"):
+        state.read(folder)
+
+
+def test_the_state_behind_a_link_is_not_read(tmp_path: Path, bystander: int):
+    """Only a folder that was open to others can have got it."""
+    folder = tmp_path / "fleet"
+    naming(folder, bystander)
+    (folder / STATE).rename(tmp_path / "other")
+    (folder / STATE).symlink_to(tmp_path / "other")
+    with pytest.raises(JobQueueError):
+        state.read(folder)
+
+
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = tmp_path / "fleet"
     folder.mkdir()
-    if os.geteuid() == 0:
-        os.chown(folder, SOMEBODY, SOMEBODY)
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
+    given_away(folder, monkeypatch)
     with pytest.raises(Unavailable, match="another user owns it"):
         Claim(folder)
     assert list(folder.iterdir()) == []
 
 
-def test_nobody_else_may_write_beside_the_password_of_a_private_server():
+def test_nobody_else_may_write_beside_the_password_of_a_private_server(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Also where we are not root, who gives the folder a mode of its own anyway."""
+    monkeypatch.setattr(account, "is_root", lambda: False)
     with new_folder() as folder:
-        server = PrivateRedis(folder / "redis")
+        server = PrivateRedis(folder / "made" / "redis")
         before = os.umask(0)
         try:
             server.start()
@@ -46,6 +128,7 @@ def test_nobody_else_may_write_beside_the_password_of_a_private_server():
         finally:
             os.umask(before)
         assert server.folder.stat().st_mode & 0o022 == 0
+        assert server.folder.parent.stat().st_mode & 0o022 == 0
         server.folder.chmod(0o777)
         server.start()
         server.stop()

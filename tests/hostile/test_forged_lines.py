@@ -1,12 +1,17 @@
-"""What a text from elsewhere says cannot look like a line of ours, nor command a terminal."""
+"""What a text from elsewhere says cannot look like a line of ours, nor command a terminal.
+
+And a stranger cannot fill the log.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
 from collections.abc import Iterator
 
+import httpx
 import pytest
 import typer
 
@@ -18,6 +23,7 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.stream import JobEvent
 from tests import patience
+from tests.hostile.known_callers import serving
 
 pytestmark = pytest.mark.req("inp:PROD")
 
@@ -92,3 +98,27 @@ def test_tables_and_fields_command_nothing(capsys: pytest.CaptureFixture[str]):
     display.print_fields([("Error", HOSTILE)])
     typer.echo(display.progress_line(Progress(None, HOSTILE)))
     assert_harmless(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("said", "answered"),
+    [
+        (b"\x16\x03\x01 this is TLS\r\n\r\n", b"HTTP/1.1 400 "),
+        (
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+            b"HTTP/1.1 ",
+        ),
+    ],
+    ids=["not HTTP", "upgrade"],
+)
+async def test_what_a_stranger_says_to_http_is_no_line_of_the_log(
+    said: bytes, answered: bytes, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+    async with serving() as server:
+        address = httpx.URL(server.http_url)
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(said)
+        assert (await patience.wait_for(reader.readline(), 30)).startswith(answered)
+        writer.close()
+    assert [line.message for line in caplog.records if line.levelno > logging.INFO] == []

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.api.grpc.server import GrpcFace
-from jobqueue.api.http import HttpFace
+from jobqueue.api.http.face import HttpFace
 from jobqueue.core.api import Backend
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import InvalidArgument, JobQueueError, NotFound

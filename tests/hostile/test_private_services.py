@@ -21,6 +21,8 @@ from confluent_kafka.admin import AdminClient
 
 from jobqueue.topology.backing import PrivateKafka, PrivatePostgres, PrivateRedis, PrivateServer
 from jobqueue.topology.backing import postgres as postgres_module
+from jobqueue.topology.layouts.layout import Service
+from jobqueue.topology.supervisor import services as supervised
 from tests import patience
 from tests.cli import ups
 from tests.services.places import new_folder
@@ -114,6 +116,40 @@ def test_the_folder_of_an_earlier_postgres_that_was_killed_is_locked_too(
         noticed.join()
         assert "password" in refused_by(server, "postgresql://postgres@127.0.0.1")
         assert psql(server, server.dsn(), "SELECT one FROM kept") == "1"
+    finally:
+        server.remove()
+
+
+async def test_what_somebody_left_in_the_open_folder_of_an_earlier_postgres_lets_nobody_in(
+    folder: Path, services: Run
+) -> None:
+    """While it let everybody in, everybody could make roles and settings that stay."""
+    services.need("postgres")
+    server = PrivatePostgres(folder / "postgres")
+    start_open_to_everybody(server)
+    everybody = "postgresql://postgres@127.0.0.1"
+    try:
+        for statement in (
+            "CREATE ROLE guest LOGIN PASSWORD 'known'",
+            "CREATE ROLE \"gu'est\" SUPERUSER LOGIN PASSWORD 'known'",
+            f"ALTER SYSTEM SET hba_file = '{server.data / 'pg_hba.conf'}'",
+        ):
+            psql(server, everybody, statement)
+        unit = supervised.create(Service("postgres"), folder, folder, None)
+        await unit.launch()
+        told = (await unit.health()).detail
+        assert "besides postgres that cannot log in any more: 2" in told
+        assert f"ALTER SYSTEM are in {server.data / 'postgresql.auto.conf.earlier'} now" in told
+        assert "password" in refused_by(server, everybody)
+        guest, other = (
+            f"postgresql://{role}:known@127.0.0.1:{server.port}/postgres"
+            for role in ("guest", "gu'est")
+        )
+        assert "not permitted to log in" in refused_by(server, guest)
+        assert "not permitted to log in" in refused_by(server, other)
+        psql(server, server.dsn(), "ALTER ROLE guest LOGIN")
+        server.restart()  # what the owner does from now on stays
+        assert psql(server, guest, "SELECT 1") == "1"
     finally:
         server.remove()
 
@@ -235,6 +271,7 @@ def test_a_private_server_knows_nothing_of_the_developers_environment(
     server = kind(folder / "server")
     try:
         server.start()
+        assert server.remark == ""
         told = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
         names = {entry.partition(b"=")[0].decode() for entry in told if entry}
         assert names <= {"PATH", "HOME", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "LC_ALL"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from jobqueue import config
 from jobqueue.cli.setting_flags import parse_sets
 from jobqueue.client.app import JobQueue
+from jobqueue.config_file import ConfigError
 from jobqueue.core.errors import InvalidArgument, JobQueueError
 from jobqueue.logs import JsonFormatter, TextFormatter
 from jobqueue.redaction import holds_secret, redact, redact_value
@@ -28,7 +30,8 @@ from tests.cli import processes
 # Two words around what is odd, so that a part of it that is shown can be told from other text.
 HEAD, TAIL = "Hunter2xq", "Zebra9vk"
 ODD = st.text(
-    alphabet=st.sampled_from("'\"/ @:?#&=%\\[],;<>`$\t\n\r*éß☃0123456789ab") | st.characters(),
+    alphabet=st.sampled_from("'\"/ @:?#&=%\\[],;<>`$\t\n\r*éß☃0123456789ab")
+    | st.characters(codec="utf-8"),
     max_size=8,
 )
 PASSWORDS = st.builds(lambda odd: f"{HEAD}{odd}{TAIL}", ODD)
@@ -98,6 +101,12 @@ def test_no_password_that_was_escaped_is_shown(password: str) -> None:
         assert "@db/jobs" in shown or "cache:6379/0" in shown or "//db/jobs" in shown
         if "%77" not in url:  # in prose nobody looks for names that are escaped
             assert_hidden(redact(f"cannot reach {url}: refused"))
+
+
+def test_a_password_that_is_no_text_is_sent_as_its_bytes() -> None:
+    """As Python reads it from an environment in another encoding."""
+    given = os.fsdecode(b"Hunter\xff")
+    assert with_password("redis://cache", given) == "redis://:Hunter%FF@cache"
 
 
 @given(PASSWORDS, st.sampled_from(["", " user=me", " sslmode=require host=db"]))
@@ -205,3 +214,22 @@ def test_a_dry_run_shows_no_password_of_kafka(tmp_path: Path) -> None:
 def dry_run(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     ports = ("--http-port", "0", "--grpc-port", "0")
     return processes.run("server", "--dry-run", *ports, cwd=folder, timeout=30.0, **environ)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(f"{mark}{HEAD}" for mark in ("*", "!", "!!", "!a!", "&a *", "%", "@", "`", "!!binary ")),
+        *(f"{mark}{HEAD}: {TAIL}" for mark in ("*", "!", "!a!", "{", "[", '"\\q')),
+        f"\ndb: {{password:{HEAD}}}",
+        f"\ndb: {{password:{HEAD}, password:{HEAD}}}",
+    ],
+)
+def test_no_value_is_in_an_error_of_the_file(tmp_path: Path, value: str) -> None:
+    """A password that nobody put in quotes means something else to YAML."""
+    file = tmp_path / "jq.yaml"
+    file.write_text(f"kafka:\n  password: {value}\n")
+    with pytest.raises(ConfigError) as refused:
+        config.load(file, environ={})
+    assert_hidden(str(refused.value))
+    assert f"{file}:" in str(refused.value)

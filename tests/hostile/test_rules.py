@@ -18,7 +18,7 @@ from jobqueue import pb
 from jobqueue.access.callers import Role
 from jobqueue.access.rules import GRPC, HTTP, RULES, Kind
 from jobqueue.api.grpc.server import SERVICES, TASKQUEUE_SERVICE
-from jobqueue.api.http import create_app
+from jobqueue.api.http.app import create_app
 from jobqueue.cli.reference import with_rules
 from tests.api.http.fake import FakeBackend
 

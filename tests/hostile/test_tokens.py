@@ -12,6 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
+from jobqueue.access.limits import MonotonicClock
+from jobqueue.access.tokens import TokenVerifier
+from jobqueue.core.errors import Unauthenticated
 from tests import patience
 from tests.access.jwt import Issuer, encode, key_set, sign
 from tests.cli import processes
@@ -178,3 +181,12 @@ def test_a_public_key_is_no_secret(form: str, tmp_path: Path) -> None:
     assert answer.returncode == 2
     assert "auth.jwt_secret: is a public key" in answer.stdout
     assert "auth.jwt_keys_file" in answer.stdout
+
+
+@pytest.mark.parametrize("aud", ["", [], ["", "billing"], {}, 0, None, "billing"])
+def test_a_token_for_an_audience_is_refused_where_none_is_configured(aud: Any) -> None:
+    verifier = TokenVerifier(SECRET.encode(), MonotonicClock(), audience="")
+    made = {"sub": "ann", "exp": 1e12}
+    assert verifier.verify(sign(made, SECRET.encode())).name == "ann"
+    with pytest.raises(Unauthenticated, match=r"another audience|aud must be"):
+        verifier.verify(sign(made | {"aud": aud}, SECRET.encode()))

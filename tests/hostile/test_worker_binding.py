@@ -271,6 +271,23 @@ async def test_the_id_of_a_worker_that_is_gone_can_be_taken(servers: Servers):
     assert await alice.register() is DENIED
 
 
+async def test_the_new_owner_of_an_id_is_not_refused_where_the_old_one_was_connected(
+    servers: Servers,
+):
+    """That server still knows the old registration: it is told to register, as anywhere else."""
+    await servers.here.by("alice").register()
+    await servers.here.engine.store.set_worker_status("w", WorkerStatus.OFFLINE)
+    await servers.there.by("mallory").register(info(incarnation=13))
+    mallory = servers.here.by("mallory")
+    assert await mallory.fetch(incarnation=13) is grpc.StatusCode.NOT_FOUND
+    assert await mallory.report(1, 1, incarnation=13) is grpc.StatusCode.NOT_FOUND
+    await servers.submit()
+    assert not isinstance(await mallory.register(info(incarnation=13)), grpc.StatusCode)
+    assert len((await mallory.fetch(incarnation=13)).assignments) == 1
+    # The old owner is refused by the same rule.
+    assert await servers.here.by("alice").fetch() is DENIED
+
+
 async def test_a_worker_that_deregistered_leaves_its_id_free(servers: Servers):
     alice, mallory = servers.here.by("alice"), servers.there.by("mallory")
     await alice.register()

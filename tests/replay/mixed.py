@@ -68,7 +68,10 @@ class Mixed:
         self._tick(1.0)
         await make("again", max_retries=9)
         assert await self.driver.store.pause_queue("asleep", True)
-        changed = {"capacity": 1_000_000, "retry_base": 0.5, "retry_jitter": 0.0}
+        changed = {
+            "capacity": 1_000_000, "retry_base": 0.5, "retry_jitter": 0.0, "retention": 5e6,
+            "dead_letter_retention": 0.0,
+        }  # fmt: skip
         assert await self.driver.store.update_queue("again", changed)
 
     async def _submit(self, count: int) -> None:

@@ -6,10 +6,11 @@ import asyncio
 
 from jobqueue.core.restore import Restored, gather
 from jobqueue.core.store import Store, Term
-from jobqueue.events.kafka import KafkaPublisher, KafkaSettings
+from jobqueue.events.kafka import KafkaPublisher
 from jobqueue.events.record import Record
 from jobqueue.events.relay import Relay
 from jobqueue.events.replay import Replay
+from jobqueue.events.settings import KafkaSettings
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 from tests import patience
 from tests.services.topics import Topics as OwnTopics
@@ -50,4 +51,4 @@ class Stream:
     async def rebuild(self) -> tuple[Replay, Restored]:
         found = await asyncio.to_thread(self.read)
         found.check()
-        return found, gather(found.world, published=True)
+        return found, gather(found.world, published=True, identity=found.identity())

@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from jobqueue.core.errors import Conflict, NotFound, Unavailable
+from jobqueue.core.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from jobqueue.core.identity import UNNAMED, Identity, Writer
 from jobqueue.core.job import Event, Queue
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.restore import gather
@@ -21,8 +22,9 @@ from jobqueue.core.stream import (
     JobEvent,
     QueueChange,
     QueueEvent,
+    RecordItem,
 )
-from jobqueue.events.codec import RecordItem, encode
+from jobqueue.events.codec import encode
 from jobqueue.events.kafka import KafkaPublisher
 from jobqueue.events.record import Raw
 from jobqueue.events.replay import Replay
@@ -63,19 +65,27 @@ MADE = queue(QueueChange.CREATED, 1)
 class Written:
     """A record as if it had been read from Kafka."""
 
-    def __init__(self, *items: RecordItem | bytes) -> None:
+    def __init__(self, *items: RecordItem | bytes | Raw | None) -> None:
         self.cut_off: dict[str, str] = {}
         self._items = items
 
     def messages(self) -> Iterator[list[Raw]]:
         for offset, item in enumerate(self._items):
-            value = item if isinstance(item, bytes) else encode(item)
+            if isinstance(item, Raw):
+                yield [item]
+                continue
+            value = item if isinstance(item, bytes | None) else encode(item)
             key = item.event.job_id.encode() if isinstance(item, JobEvent) else b""
             yield [Raw("jobs", 0, offset, key, value)]
 
 
-def read(*items: RecordItem | bytes) -> Replay:
-    found = Replay()
+def written_by(store: str, *items: RecordItem, generation: str = "1", at: float = 1.0) -> list[Raw]:
+    """Records that say whose they are."""
+    return [Raw("jobs", 0, 0, b"", encode(item), at, Writer(store, generation)) for item in items]
+
+
+def read(*items: RecordItem | bytes | Raw | None, only: frozenset[str] | None = None) -> Replay:
+    found = Replay(only)
     found.read(Written(*items), lambda count: None)  # type: ignore[arg-type]
     return found
 
@@ -139,12 +149,60 @@ def test_what_was_lost_of_a_removed_job_does_not_matter():
 
 
 def test_a_record_of_a_newer_version_damages_its_job():
-    found = read(MADE, *story("whole", 1)[:2], b"\xff\xff\xff")
-    with pytest.raises(Conflict, match=r"jobs, partition 0, offset 3"):
+    newer = Raw("jobs", 0, 9, b"whole", b"\xff\xff", 1.0, Writer("s", "1"))
+    found = read(MADE, *story("whole", 1)[:2], newer)
+    with pytest.raises(Conflict, match=r"whole: jobs, partition 0, offset 9: not a record"):
         found.check()
+    assert not found.world.jobs
 
 
-def test_the_events_of_two_stores_do_not_mix():
+@pytest.mark.parametrize("rubbish", [None, b"", b"\xff\xff\xff", b"hello"])
+def test_tombstones_and_garbage_cost_no_job(rubbish: bytes | None):
+    """A record that is really missing leaves a gap."""
+    whole = story("job", 1)
+    found = read(MADE, *whole[:2], Raw("jobs", 2, 7, b"job", rubbish), *whole[2:])
+    found.check()
+    assert found.world.jobs == read(MADE, *whole).world.jobs
+    assert found.ignored == ["jobs, partition 2, offset 7"]
+    gap = read(MADE, *whole[:2], Raw("jobs", 2, 7, b"job", rubbish), whole[3])
+    with pytest.raises(Conflict, match="version 4 follows 2"):
+        gap.check()
+
+
+def test_two_stores_in_one_record_are_told_apart():
+    mine = written_by("mine", MADE, *story("one", 1), at=5.0)
+    theirs = written_by("theirs", *story("two", 1), at=9.0)
+    early = [*story("zero", 2)]  # of a version that did not name its store
+    found = read(*early, *theirs, *mine)
+    with pytest.raises(Conflict, match=r"2 stores(.|\n)*mine: 5 records(.|\n)*theirs: 4 records"):
+        found.check_one_store()
+    assert found.of_store("theirs") == {"theirs"}
+    first = read(*early, *theirs, *mine, only=found.of_store("mine"))
+    first.check_one_store()
+    first.check()
+    assert set(first.world.jobs) == {"zero", "one"}
+    with pytest.raises(InvalidArgument, match="there are: mine, theirs"):
+        found.of_store("whose")
+
+
+def test_a_rebuilt_store_is_a_new_generation_of_the_one_in_the_record():
+    found = read(
+        *story("zero", 2),
+        *written_by("s", MADE, *story("one", 1)),
+        *written_by("s", *story("two", 3), generation="2-ab"),
+    )
+    found.check_one_store()
+    known = found.identity()
+    assert known.store == "s"
+    assert known.generation.startswith("3-")
+    assert known.continues == {UNNAMED, "1", "2-ab"}
+    assert found.identity() != known  # two that are rebuilt from it are not the same
+    assert known.goes_on_from(Writer())
+    assert known.goes_on_from(Writer("s", "2-ab"))
+    assert not known.goes_on_from(Writer("s", found.identity().generation))
+
+
+def test_the_events_of_two_stores_that_do_not_name_themselves_do_not_mix():
     found = read(MADE, *story("one", 1), *story("two", 1))
     with pytest.raises(Conflict, match=r"two: it has the same number 1 as job one"):
         found.check()
@@ -174,7 +232,7 @@ async def test_a_topic_without_its_beginning(kafka: OwnTopics):
     await publisher.open()
     items: list[RecordItem] = [MADE, *story("early", 1)]
     for item in items:
-        await publisher.send(stream.topics.messages(item))
+        await publisher.send(stream.topics.of_store(Identity("s"))(item))
     await publisher.close()
     whole = await asyncio.to_thread(stream.read)
     whole.check()

@@ -42,6 +42,7 @@ async def test_every_store_can_be_rebuilt_in_every_store(
         assert told == sorted(told)
         assert told[-1] == len(state.jobs)
         await assert_same(expected, target.store)
+        assert await target.store.identity() == again.identity
     keys = await submitted_again(source.store, mixed.keyed)
     assert len({status for status, _ in keys}) > 1  # some are free, some are not
     for target in targets:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from jobqueue.core.identity import Identity
 from jobqueue.core.restore import gather
-from jobqueue.core.stream import JobDeleted
-from jobqueue.events.codec import RecordItem
+from jobqueue.core.stream import JobDeleted, RecordItem
 from tests.replay.test_damage import MADE, read, story
 
 pytestmark = pytest.mark.req("sch:REPLAY")
@@ -33,9 +33,12 @@ PARTITIONS: list[list[RecordItem]] = [
 
 
 def test_partitions_may_be_read_in_any_order():
-    expected = gather(read(*itertools.chain(*PARTITIONS)).world, published=True)
+    expected = gather(
+        read(*itertools.chain(*PARTITIONS)).world, published=True, identity=Identity("s")
+    )
     assert {(key.key, key.job.id) for key in expected.keys} == {
         ("of a", "a"), ("of b", "b"), ("taken anew", "d"), ("of e", "e"),
     }  # fmt: skip
     for order in itertools.permutations(PARTITIONS):
-        assert gather(read(*itertools.chain(*order)).world, published=True) == expected
+        world = read(*itertools.chain(*order)).world
+        assert gather(world, published=True, identity=Identity("s")) == expected

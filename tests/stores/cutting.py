@@ -36,6 +36,8 @@ class CuttingProxy(ABC):
         self._marked: set[int] = set()
         self.when = Cut.AFTER
         self.cuts = 0
+        self.swallows = False  # lines stay, and nothing that is sent on them arrives
+        self.swallowed = 0
 
     @abstractmethod
     def line(self, client: Pipe) -> Line:
@@ -65,6 +67,11 @@ class CuttingProxy(ABC):
     def cut_all(self) -> None:
         for line in list(self._lines):
             line.cut()
+
+    def swallow(self) -> bool:
+        """Whether a message that has come is lost without a word."""
+        self.swallowed += self.swallows
+        return self.swallows
 
     def strikes(self) -> bool:
         """Count one command; whether the line is cut at it."""

@@ -206,9 +206,9 @@ class Driver:
         self.removed.add(job_id)
         return await self.store.delete_job(job_id)
 
-    async def prune(self, completed_before: float, limit: int = 1_000) -> int:
+    async def prune(self, completed_before: float, limit: int = 1_000, **where: Any) -> int:
         before = {job.id for job in await self.all_jobs()}
-        count = await self.store.prune_done(completed_before, limit, await self.term())
+        count = await self.store.prune_done(completed_before, limit, await self.term(), **where)
         gone = before - {job.id for job in await self.all_jobs()}
         assert len(gone) == count
         self.removed |= gone

@@ -142,9 +142,9 @@ class Model:
         return True
 
     def _fail(self, job: ModelJob, *, lost: bool, retryable: bool = True) -> None:
-        job.deaths += lost and job.state is R
+        job.deaths += lost and self.rules.poison_after > 0
+        poison = lost and job.state is R and job.deaths >= self.rules.poison_after
         self._enter(job, F)
-        poison = lost and job.deaths >= self.rules.poison_after
         exhausted = job.retry_count >= job.max_retries
         if job.cancel_requested or not retryable or poison or exhausted:
             self._enter(job, X)

@@ -31,6 +31,8 @@ async def test_a_queue_keeps_what_it_was_created_with(driver: Driver):
             retry_max=40.0,
             retry_jitter=0.5,
             priority_weights={9: 5, 5: 3, 0: 1},
+            retention=0.0,
+            dead_letter_retention=3_600.5,
         )
     )
     queue = (await driver.stats("mail")).queue
@@ -38,6 +40,7 @@ async def test_a_queue_keeps_what_it_was_created_with(driver: Driver):
     assert (queue.capacity, queue.retry_profile, queue.paused) == (10, "producer", False)
     assert (queue.retry_base, queue.retry_max, queue.retry_jitter) == (0.25, 40.0, 0.5)
     assert dict(queue.priority_weights or {}) == {9: 5, 5: 3, 0: 1}
+    assert (queue.retention, queue.dead_letter_retention) == (0.0, 3_600.5)
     assert queue.created_at == driver.clock.now()
 
 
@@ -56,6 +59,8 @@ EVERYTHING: dict[str, Any] = {
     "retry_max": 40.0,
     "retry_jitter": 0.5,
     "priority_weights": {9: 5, 0: 1},
+    "retention": 90.0,
+    "dead_letter_retention": 0.0,
 }
 
 
@@ -68,7 +73,10 @@ async def test_an_update_changes_what_it_names_and_nothing_else(driver: Driver):
         assert await driver.store.update_queue("q", {name: value}) == before
         assert (await driver.stats()).queue == before
     nothing: dict[str, Any] = dict.fromkeys(
-        ("ttl", "timeout", "retry_base", "retry_max", "retry_jitter")
+        (
+            *("ttl", "timeout", "retry_base", "retry_max", "retry_jitter"),
+            *("retention", "dead_letter_retention"),
+        )
     )
     plain = replace(before, **nothing, priority_weights=None)
     assert await driver.store.update_queue("q", {**nothing, "priority_weights": None}) == plain
@@ -86,12 +94,13 @@ async def test_an_update_of_an_unknown_or_deleted_queue_changes_nothing(driver: 
     assert (await driver.stats("gone")).queue.max_retries == 3
 
 
-async def test_a_queue_that_comes_back_has_its_new_retry_settings(driver: Driver):
-    await driver.queue("gone", retry_base=2.0, retry_max=9.0, retry_jitter=0.0)
+async def test_a_queue_that_comes_back_has_its_new_settings(driver: Driver):
+    await driver.queue("gone", retry_base=2.0, retry_max=9.0, retry_jitter=0.0, retention=1.0)
     assert await driver.store.delete_queue("gone") == 0
     await driver.queue("gone")
     queue = (await driver.stats("gone")).queue
     assert (queue.retry_base, queue.retry_max, queue.retry_jitter) == (None, None, None)
+    assert queue.retention is None
 
 
 async def test_waiting_jobs_keep_what_they_got_and_new_ones_get_the_new_values(driver: Driver):

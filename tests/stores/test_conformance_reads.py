@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jobqueue.core.ids import new_job_ids
@@ -214,6 +216,39 @@ async def test_pruning_stops_at_its_limit(driver: Driver):
     now = driver.clock.now()
     assert [await driver.prune(now, limit=2) for _ in range(4)] == [2, 2, 1, 0]
     assert (await driver.stats()).depth.get(D, 0) == 0
+
+
+async def test_pruning_looks_at_the_queues_that_are_meant(driver: Driver):
+    for name in ("a", "b", "c"):
+        await driver.queue(name)
+    jobs: dict[str, list[str]] = {}
+    for name in ("a", "b", "c", "a", "b", "c"):
+        job = await driver.brought_to(D, queue=name)
+        jobs.setdefault(name, []).append(job.id)
+        driver.clock.advance(10.0)
+    now = driver.clock.now()
+
+    async def left(name: str) -> int:
+        return sum([await driver.store.get(job_id) is not None for job_id in jobs[name]])
+
+    # The older one of b is not looked at, and those of a, which lie before, do not count.
+    only: dict[str, Any] = {"queues": ["b"], "others": False}
+    assert await driver.prune(now, limit=1, completed_after=now - 30.0, **only) == 1
+    assert [await left(name) for name in ("a", "b", "c")] == [2, 1, 2]
+    assert await driver.prune(now, limit=2, queues=["a", "b"]) == 2
+    assert [await left(name) for name in ("a", "b", "c")] == [2, 1, 0]
+    assert await driver.prune(now, **only) == 1
+    assert await driver.prune(now, queues=["nowhere"], others=False) == 0
+    assert await driver.prune(now, queues=["nowhere"]) == 2
+
+
+async def test_a_job_that_changed_since_is_not_deleted_at_a_version(driver: Driver):
+    job = await driver.brought_to(X)
+    assert await driver.store.delete_job(job.id, version=job.version - 1) is X
+    assert await driver.store.get(job.id) is not None
+    driver.removed.add(job.id)
+    assert await driver.store.delete_job(job.id, version=job.version) is X
+    assert await driver.store.get(job.id) is None
 
 
 async def test_the_key_of_a_pruned_job_still_answers_its_id(driver: Driver):

@@ -167,18 +167,41 @@ async def test_a_job_under_which_workers_keep_dying_is_poison(open_driver):
     assert (await driver.edges(job_id))[-2:] == [(F, Reason.WORKER_LOST), (X, Reason.POISON)]
 
 
-async def test_a_worker_that_dies_before_the_start_is_not_held_against_the_job(open_driver):
+async def test_a_worker_that_dies_before_the_start_makes_no_poison(open_driver):
     driver: Driver = await open_driver(Rules(poison_after=2), max_retries=50)
     await driver.submit()
     assert await die_under(driver, 5, started=False) is F
-    assert await die_under(driver, 1, started=True) is F
     assert await die_under(driver, 1, started=True) is X
+
+
+@pytest.mark.req("jq:FR-020")
+async def test_an_assignment_carries_how_many_workers_died_while_they_held_the_job(open_driver):
+    driver: Driver = await open_driver(Rules(poison_after=9), max_retries=50)
+    await driver.submit()
+    for deaths in range(5):
+        await driver.after(10.0)
+        assignment = await driver.claim_one()
+        assert assignment.deaths == deaths
+        if deaths % 2:
+            await driver.start(assignment)
+        await driver.lose(assignment)
+    await driver.after(10.0)
+    handed_back = await driver.claim_one()
+    await driver.do(Transition.handed_back(handed_back.seq, handed_back.lease))
+    failing = await driver.claim_one()
+    await driver.start(failing)
+    await driver.fail(failing)
+    await driver.after(10.0)
+    assert (await driver.claim_one()).deaths == 5  # neither is a death
+    assert (await driver.assigned()).deaths == 0  # a job that was just submitted
 
 
 async def test_without_a_limit_nothing_is_poison(open_driver):
     driver: Driver = await open_driver(Rules(poison_after=0), max_retries=50)
     await driver.submit()
     assert await die_under(driver, 12, started=True) is F
+    await driver.after(10.0)
+    assert (await driver.claim_one()).deaths == 0
 
 
 async def test_a_manual_retry_forgets_the_deaths(open_driver):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue.core.errors import Code, PermissionDenied, Unavailable
+from jobqueue.core.identity import Writer
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Deaf
@@ -273,13 +274,17 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(opened, caplog):
     ]
 
 
+_OLD = (0.0, 10, 0.0, '["x"]', True)  # of which jobs ``old_done`` is asked
+
+
 async def test_retention_finds_old_jobs_without_looking_at_the_others(opened):
     store: SqliteStore = await opened()
     sql = "EXPLAIN QUERY PLAN " + SQL["old_done"]
-    rows = await store._write("plan", lambda db: db.execute(sql, (0.0, 10)).fetchall())
+    rows = await store._write("plan", lambda db: db.execute(sql, _OLD).fetchall())
     plan = " ".join(str(row[3]) for row in rows)
     assert "SEARCH" in plan
-    assert "SCAN" not in plan.replace("SCAN old", "")  # those it has found
+    # Not of those it has found, and of the names it was given.
+    assert "SCAN" not in plan.replace("SCAN old", "").replace("SCAN json_each", "")
     assert "TEMP B-TREE" not in plan
 
 
@@ -302,7 +307,7 @@ async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(o
     def look(db: sqlite3.Connection) -> list[object]:
         db.set_progress_handler(count, 1)
         try:
-            return db.execute(SQL["old_done"], (1e12, 10)).fetchall()
+            return db.execute(SQL["old_done"], (1e12, *_OLD[1:])).fetchall()
         finally:
             db.set_progress_handler(None, 0)
 
@@ -315,6 +320,9 @@ async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(o
 
 # What undoes each upgrade: a file as an earlier version left it.
 _UNDO = {
+    11: "DROP TABLE instance;",
+    10: "ALTER TABLE queue DROP COLUMN retention;"
+    " ALTER TABLE queue DROP COLUMN dead_letter_retention;",
     9: "DROP INDEX worker_owner; ALTER TABLE worker DROP COLUMN owner;",
     8: "ALTER TABLE queue DROP COLUMN retry_base; ALTER TABLE queue DROP COLUMN retry_max;"
     " ALTER TABLE queue DROP COLUMN retry_jitter;",
@@ -416,3 +424,17 @@ async def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path):
         finally:
             for store in stores:
                 await store.close()
+
+
+@pytest.mark.parametrize("had_a_stream", [True, False])
+async def test_the_records_of_an_earlier_file_are_its_own(opened, path: Path, had_a_stream: bool):
+    """They do not say whose they are."""
+    store: SqliteStore = await opened()
+    term = await store.lead(1, 60.0)
+    assert term is not None
+    if had_a_stream:
+        await store.begin_stream(term)
+    await store.close()
+    downgrade(path, 9)
+    known = await (await opened()).identity()
+    assert known.goes_on_from(Writer()) is had_a_stream

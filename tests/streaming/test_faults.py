@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue.core.dispatch import HintKind
+from jobqueue.core.job import JobSpec
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Term
 from jobqueue.stores.redis.store import RedisStore
@@ -110,10 +111,10 @@ async def test_a_leader_that_does_not_know_that_it_is_none_assigns_nothing(
         refused: list[object] = []
         real = leader.backend.store.claim  # type: ignore[attr-defined]
 
-        async def claim(claims: object, *, term: Term | None = None) -> object:
+        async def claim(claims: object, *, term: Term | None = None, **more: bool) -> object:
             assert term == old
             try:
-                return await real(claims, term=term)
+                return await real(claims, term=term, **more)
             except BaseException as error:
                 refused.append(error)
                 raise
@@ -198,7 +199,7 @@ async def test_the_jobs_of_a_worker_that_died_go_to_another(
             one["worker_id"]: one["status"]
             for one in (await http.get("/workers")).json()["workers"]
         }
-    assert workers == {"dies": "OFFLINE", "lives": "ONLINE"}
+    assert workers == {"dies": "DEAD", "lives": "ALIVE"}
     evidence = await run.evidence()
     assert_kept(evidence)
     lost = {one.job_id for one in evidence.events if one.reason is Reason.WORKER_LOST}
@@ -267,3 +268,34 @@ async def test_jobs_that_are_accepted_without_kafka_finish_and_are_told_of_later
         await run.submit(http, 3)
         await run.all_are(http, "SUCCESS")
     assert_kept(await run.evidence())
+
+
+class Nowhere:
+    """A Kafka that is not there."""
+
+    bootstrap = "127.0.0.1:1"
+
+    def name(self, topic: str) -> str:
+        return topic
+
+
+@pytest.mark.req("sch:TOPICS")
+async def test_without_kafka_workers_hear_of_their_jobs_from_redis(redis_url: str) -> None:
+    """The heartbeat, which would find them, comes long after this test."""
+    slow = {"worker.heartbeat_interval": "900", "worker.heartbeat_timeout": "3600"}
+    system = System(redis_url, Nowhere())  # type: ignore[arg-type]
+    try:
+        scheduler = await system.server("scheduler", **slow)
+        await system.worker(more={**slow, "worker.concurrency": "2"})
+        api = await system.server("api", **slow)
+
+        async def noticed() -> bool:
+            parts = (await scheduler.backend.health()).components
+            return any(part.name == "kafka" and not part.ok for part in parts)
+
+        await until(noticed, "Kafka is away")
+        specs = [JobSpec(payload=b"1", type="echo") for _ in range(12)]
+        jobs = [one.unwrap() for one in await api.backend.submit(specs)]
+        assert {one.state for one in await ended(api.backend, *jobs)} == {State.DONE}
+    finally:
+        await system.stop()

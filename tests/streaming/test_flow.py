@@ -15,6 +15,7 @@ from jobqueue.core.job import JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.engine.engine import Engine
 from jobqueue.events.dispatch.link import KafkaLink
+from jobqueue.events.dispatch.worker import KafkaDispatch
 from jobqueue.topology.embedded import Embedded
 from jobqueue.worker.registry import Registry, define
 from tests.api.public.hand import Hand
@@ -103,7 +104,23 @@ async def test_a_failing_job_is_retried_after_one_second_then_two(system: System
     )
 
 
-@pytest.mark.req("sch:ROADMAP", "sch:WORKER")
+@pytest.mark.req("sch:ROADMAP")
+async def test_a_job_that_runs_too_long_is_ended_and_prometheus_shows_it(system: System) -> None:
+    api = await system.all()
+    (job_id,) = await submit(
+        api, type="sleep", payload=b'{"seconds": 3600}', timeout=0.2, max_retries=0
+    )
+    (job,) = await ended(api.backend, job_id)
+    assert job.state is State.DEAD_LETTERED
+    reasons = [one.reason for one in await api.backend.history(job_id)]
+    assert Reason.TIMED_OUT in reasons
+    async with client(api) as http:
+        shown = (await http.get("/metrics")).text
+    assert 'jq_job_queue_depth{queue="default",status="DEAD_LETTERED"} 1.0' in shown
+    assert 'jq_worker_job_concurrency{worker_id="w"} 0.0' in shown
+
+
+@pytest.mark.req("sch:ROADMAP", "sch:WORKER", "sch:SCHEMA")
 async def test_jobs_go_to_the_least_loaded_worker_and_never_beyond_its_slots(
     system: System,
 ) -> None:
@@ -119,6 +136,15 @@ async def test_jobs_go_to_the_least_loaded_worker_and_never_beyond_its_slots(
         return by_worker if by_worker.total() == 5 else None
 
     assert await until(shared_out, "five run") == Counter(one=2, two=3)
+    async with client(api) as http:  # in the words of the scheduler's document
+        shown = (await http.get("/workers")).json()["workers"]
+        plain = (await http.get("/workers", params={"view": "canonical"})).json()["workers"]
+    assert {one["worker_id"]: (one["status"], len(one["current_jobs"])) for one in shown} == {
+        "one": ("ALIVE", 2),
+        "two": ("ALIVE", 3),
+    }
+    assert {job for one in shown for job in one["current_jobs"]} < set(jobs)
+    assert [(one["status"], "current_jobs" in one) for one in plain] == [("ONLINE", False)] * 2
     assert {worker.running for worker in await api.backend.list_workers()} == {2, 3}
     queue = await api.backend.queue_stats("default")
     assert queue.depth[State.PENDING] == 3
@@ -268,6 +294,7 @@ async def test_an_assignment_that_was_not_heard_is_told_again(
 
     monkeypatch.setattr(KafkaLink, "heard", heard)
     monkeypatch.setattr(KafkaLink, "look", note)
+    monkeypatch.setattr(KafkaDispatch, "_changed", lambda dispatch, change: None)  # not by Redis
     api = await system.server("api")
     rare = {"worker.heartbeat_interval": "60", "worker.heartbeat_timeout": "90"}
     await system.server("scheduler", **{"kafka.resend_after": "0.5"}, **rare)

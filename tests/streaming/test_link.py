@@ -16,6 +16,7 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.observer import Deaf
 from jobqueue.core.progress import Progress
 from jobqueue.core.store import Claim
+from jobqueue.events.dispatch import link
 from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.events.dispatch.worker import KafkaDispatch
 from jobqueue.stores.redis.store import RedisStore
@@ -264,6 +265,31 @@ async def test_a_worker_that_drains_hands_back_what_it_is_told(bench: Bench) -> 
     (worker,) = await bench.other.workers()
     assert worker.status is WorkerStatus.DRAINING
     assert hand.jobs.empty()
+
+
+async def test_a_pause_takes_every_slot_back_and_the_worker_stays_online(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that nothing is assigned to it while it runs a job under which workers died."""
+    monkeypatch.setattr(link, "_LEADERS_LOOK", 0.01)
+    hand = bench.hand
+    hand.link.grant(3)
+    (suspect,) = await bench.assign()
+    bench.tell(suspect)
+    await hand.start(await hand.take())
+    jobs = await bench.assign(2)  # the leader does not know yet
+    await hand.link.drain(pause=True)
+    assert {await bench.state(job) for job in jobs} == {State.PENDING}
+    (worker,) = await bench.other.workers()
+    assert worker.status is WorkerStatus.ONLINE
+    assert worker.overrun == worker.info.concurrency - 1
+    hand.link.grant(worker.info.concurrency - 1)
+    await asyncio.to_thread(hand.link.pulse, [suspect.lease])
+    (worker,) = await bench.other.workers()
+    assert worker.overrun == 0
+    again = await bench.other.claim([Claim(("default",), ["hand"] * 2)])
+    bench.tell(*again)
+    assert {(await hand.take()).id for _ in again} == {job.id for job in jobs}
 
 
 async def test_a_word_of_somebody_else_reaches_the_worker_at_once(bench: Bench) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from jobqueue.core.dispatch import Hint, HintKind
+from jobqueue.events.dispatch.codec import encode
 from jobqueue.events.dispatch.reader import HintReader
-from jobqueue.events.kafka import KafkaSettings
+from jobqueue.events.settings import KafkaSettings
+from tests import patience
 from tests.services.topics import Topics
 from tests.streaming.system import until
 
@@ -82,3 +87,37 @@ async def test_nothing_is_read_while_nobody_wants_it(
         assert len(made) == 2
     finally:
         await reader.stop()
+
+
+async def test_what_is_no_hint_costs_no_other(
+    kafka: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tombstone, or what somebody else wrote there."""
+    kafka.create("requests", partitions=1)
+    topic = kafka.name("requests")
+    settings = KafkaSettings(bootstrap=kafka.bootstrap, topics=(), max_message_bytes=1_000)
+    placed: list[bool] = []
+    heard: list[Hint] = []
+
+    async def reads() -> bool:
+        return bool(placed)
+
+    async def all_heard() -> bool:
+        return len(heard) == 4
+
+    hints = [Hint(HintKind.JOB_CREATED, f"job:{n}", 1.0, "job", "q") for n in range(4)]
+    reader = HintReader(settings, {topic: None}, placed=lambda: placed.append(True))
+    reader.start(heard.extend)
+    try:
+        await until(reads, "it reads")
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for hint, rubbish in zip(hints, (None, b"", b"\xff\xff", b"hello"), strict=True):
+            producer.produce(topic, rubbish)
+            producer.produce(topic, encode(hint))
+        assert await asyncio.to_thread(producer.flush, patience.longest(30.0)) == 0
+        await until(all_heard, "every hint is heard")
+    finally:
+        await reader.stop()
+    assert heard == hints
+    assert len(placed) == 1  # it never had to begin anew
+    assert "a tombstone" in caplog.text

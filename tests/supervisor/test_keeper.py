@@ -100,6 +100,14 @@ async def test_it_is_ready_when_it_answers():
     ]
 
 
+async def test_what_people_should_know_of_a_unit_that_is_well_is_told():
+    async with rig() as made:
+        made.unit.found = Finding(True, "two roles were closed")
+        await made.keeper.ready(5)
+        (line,) = Changes().lines([made.keeper.row()])
+        assert line == "fake ok at 127.0.0.1:1: two roles were closed"
+
+
 async def test_what_ends_before_it_was_ready_is_not_started_again():
     async with rig() as made:
         made.unit.found = Finding(False, "not yet")

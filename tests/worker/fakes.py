@@ -81,7 +81,7 @@ class FakeServer:
         self.beat.set()
         return self.answer(leases)
 
-    async def drain(self) -> None:
+    async def drain(self, *, pause: bool = False) -> None:
         self.drained = True
         self.free = 0
 

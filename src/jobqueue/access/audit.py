@@ -27,7 +27,7 @@ class Change:
     """A change as it is made."""
 
     object: str
-    outcome: str = ABANDONED
+    outcome: str = ""  # until it is known
 
 
 def write(caller: Caller, action: str, object: str, outcome: str, *, count: int = 1) -> None:
@@ -50,8 +50,7 @@ def change(action: str, object: str = "") -> Iterator[Change]:
     line = Change(object)
     try:
         yield line
-        if line.outcome == ABANDONED:
-            line.outcome = OK
+        line.outcome = line.outcome or OK
     except JobQueueError as error:
         line.outcome = error.code.value
         raise
@@ -59,4 +58,4 @@ def change(action: str, object: str = "") -> Iterator[Change]:
         line.outcome = Code.INTERNAL.value
         raise
     finally:
-        write(current_caller(), action, line.object, line.outcome)
+        write(current_caller(), action, line.object, line.outcome or ABANDONED)

@@ -1,8 +1,10 @@
-"""How many calls, waits and streams may be under way at a time: for each caller, and in all."""
+"""How much may be under way at a time, for each caller and in all: calls, and their bytes."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,21 +39,34 @@ DEFAULTS: Mapping[Kind, Budget] = {
 }
 
 
+# The last part of what there is in all is for callers who have little: a few hungry ones must not
+# keep out the workers and the operators.
+_LAST_PART = 4
+# Messages of the largest size that one caller may have in memory, and how many such callers.
+_MESSAGES_PER_CALLER = 16
+_HUNGRY_CALLERS = 4
+
+
 class Budgets:
     """Shared by the faces of a server."""
 
     def __init__(self, budgets: Mapping[Kind, Budget] | None = None) -> None:
         """``budgets`` replace the defaults of their kinds."""
         self._counts = {
-            kind: _Count(kind, budget) for kind, budget in {**DEFAULTS, **(budgets or {})}.items()
+            kind: Count(_WORDS[kind], budget)
+            for kind, budget in {**DEFAULTS, **(budgets or {})}.items()
         }
+
+    def of(self, kind: Kind) -> Count:
+        """What is under way of one kind."""
+        return self._counts[kind]
 
     def enter(self, kind: Kind, account: str) -> Place:
         """Count a call until it leaves its place; Unavailable if there is none.
 
         ``account`` is the caller's; without one only the budget in all counts.
         """
-        self._counts[kind].add(account)
+        self._counts[kind].enter(account)
         return Place(self, kind, account)
 
     def under_way(self, kind: Kind, account: str | None = None) -> int:
@@ -60,11 +75,11 @@ class Budgets:
         return count.total if account is None else count.of.get(account, 0)
 
     def _move(self, place: Place, kind: Kind) -> None:
-        self._counts[kind].add(place.account)
-        self._counts[place.kind].remove(place.account)
+        self._counts[kind].enter(place.account)
+        self._counts[place.kind].leave(place.account)
 
     def _leave(self, place: Place) -> None:
-        self._counts[place.kind].remove(place.account)
+        self._counts[place.kind].leave(place.account)
 
 
 class Place:
@@ -90,35 +105,145 @@ class Place:
             budgets._leave(self)
 
 
-class _Count:
-    def __init__(self, kind: Kind, budget: Budget) -> None:
-        self._what = _WORDS[kind]
+class MessageBytes:
+    """Bytes of messages in memory: of requests until their answers, or of answers until they left.
+
+    A caller who has none always gets room for a message. Others wait, each caller in its own line.
+    """
+
+    def __init__(self, largest: int) -> None:
+        """``largest``: what is taken for a message whose size is not known yet."""
+        self.largest = largest
+        self._budget = Budget(
+            _HUNGRY_CALLERS * _MESSAGES_PER_CALLER * largest, _MESSAGES_PER_CALLER * largest
+        )
+        self._count = Count("bytes", self._budget)
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @property
+    def scarce(self) -> bool:
+        """Whether callers wait for what others have."""
+        return bool(self._waiting) and self._count.scarce(self.largest)
+
+    def take(self, account: str) -> bool:
+        """Take room for a message, unless others were there before or there is none."""
+        if account in self._waiting or not self._room(account):
+            return False
+        self._count.add(account, self.largest)
+        return True
+
+    async def wait(self, account: str) -> None:
+        """Take room for a message when there is some."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line = self._waiting.setdefault(account, deque())
+        line.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self.change(account, self.largest, 0)
+            elif turn in line:
+                line.remove(turn)
+                if not line:
+                    del self._waiting[account]
+            raise
+
+    def change(self, account: str, before: int, now: int) -> int:
+        """What was taken takes more, or less, or nothing any more; returns what it takes now."""
+        if now > before:
+            self._count.add(account, now - before)
+        else:
+            self._count.remove(account, before - now)
+            if self._waiting:
+                self._let_in()
+        return now
+
+    def check(self, account: str, before: int, now: int) -> None:
+        """Unavailable if a change would give a caller far more than it may have."""
+        others = self._held(account) - before
+        most = self._budget.per_caller if account else self._budget.in_all
+        if others and others + now > 2 * most:
+            raise Unavailable(
+                f"{account or 'the server'} has {others} bytes of messages under way already; read"
+                " the answers, then try again"
+            )
+
+    def _held(self, account: str) -> int:
+        return self._count.of.get(account, 0) if account else self._count.total
+
+    def _room(self, account: str) -> bool:
+        return not self._held(account) or not self._count.lacking(account, self.largest)
+
+    def _let_in(self) -> None:
+        while self._waiting:
+            account = next((one for one in self._waiting if self._room(one)), None)
+            if account is None:
+                return
+            line = self._waiting.pop(account)
+            turn = line.popleft()
+            if line:
+                self._waiting[account] = line  # behind the other callers
+            if not turn.done():  # else its call was cancelled
+                self._count.add(account, self.largest)
+                turn.set_result(None)
+
+
+class Count:
+    """How much there is of something, for each caller and in all."""
+
+    def __init__(self, what: str, budget: Budget) -> None:
+        self._what = what
         self._budget = budget
+        self._last_part = budget.in_all // _LAST_PART
         self._refusing: set[str] = set()  # accounts whose refusal was logged
         self.total = 0
         self.of: dict[str, int] = {}
 
-    def add(self, account: str) -> None:
-        budget = self._budget
-        if self.total >= budget.in_all:
-            raise self._refused(
-                "", f"the server has {budget.in_all} {self._what} under way already; try again"
-            )
+    def enter(self, account: str) -> None:
+        """Count one more; Unavailable if there is no room for it."""
+        why = self.lacking(account, 1)
+        if why:
+            raise self._refused("" if self.total >= self._budget.in_all else account, why)
+        self.add(account, 1)
+
+    def leave(self, account: str) -> None:
+        """One of them has ended."""
+        self.remove(account, 1)
+
+    def lacking(self, account: str, amount: int) -> str:
+        """Why there is no room for this much; empty if there is."""
+        free = self._budget.in_all - self.total
+        if amount > free:
+            return f"the server has {self.total} {self._what} under way already; try again"
         if account:
             held = self.of.get(account, 0)
-            if held >= budget.per_caller:
-                raise self._refused(
-                    account,
+            if held + amount > self._budget.per_caller:
+                return (
                     f"{account} has {held} {self._what} under way already, the most that one caller"
-                    " may have; try again when one has ended",
+                    " may have; try again when one has ended"
                 )
-            self.of[account] = held + 1
-        self.total += 1
+            if held + amount > free and self.scarce(amount):
+                return (
+                    f"the server has {self.total} {self._what} under way already, and what is left"
+                    f" is for callers who have fewer than {account}; try again"
+                )
+        return ""
 
-    def remove(self, account: str) -> None:
-        self.total -= 1
+    def scarce(self, amount: int) -> bool:
+        """Whether this much more would be of the last part."""
+        return self.total + amount > self._budget.in_all - self._last_part
+
+    def add(self, account: str, amount: int) -> None:
+        """Count more, whether there is room or not."""
+        self.total += amount
         if account:
-            held = self.of.pop(account) - 1
+            self.of[account] = self.of.get(account, 0) + amount
+
+    def remove(self, account: str, amount: int) -> None:
+        """Count less."""
+        self.total -= amount
+        if account:
+            held = self.of.pop(account) - amount
             if held:
                 self.of[account] = held
         if self._refusing:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import ipaddress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 
 class Role(enum.StrEnum):
@@ -17,6 +19,7 @@ class Role(enum.StrEnum):
 
 EVERY_ROLE = frozenset(Role)
 _NAMES = ", ".join(Role)
+_IPV6_NETWORK = 64  # bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,24 @@ class Caller:
 
     @property
     def account(self) -> str:
-        """What a limit is kept for: the name, or else the address."""
-        return f"name {self.name}" if self.name else f"address {self.address}"
+        """What a limit is kept for: the name, or else the address or its network."""
+        return f"name {self.name}" if self.name else f"address {network(self.address)}"
+
+
+def network(address: str) -> str:
+    """The address, or the network of an IPv6 address: who has one of it has all."""
+    return _ipv6_network(address) if ":" in address else address
+
+
+@lru_cache(4096)
+def _ipv6_network(address: str) -> str:
+    try:
+        given = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:  # a socket's path
+        return address
+    if given.ipv4_mapped is not None:
+        return str(given.ipv4_mapped)
+    return str(ipaddress.ip_network((given, _IPV6_NETWORK), strict=False))
 
 
 def parse_roles(text: str) -> frozenset[Role]:

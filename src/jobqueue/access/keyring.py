@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobqueue.access.callers import Caller, Role, parse_roles
-from jobqueue.access.tls import check_private
+from jobqueue.access.tls import check_owner, check_private, read_judged
 from jobqueue.core.errors import InvalidArgument
 
 HASH_PREFIX = "sha256="
@@ -57,6 +57,10 @@ def _parse(entry: str) -> ApiKey:
         if not _HASH.fullmatch(found):
             raise ValueError(f"after {HASH_PREFIX} must come 64 hexadecimal digits")
         digest = bytes.fromhex(found)
+        if digest == _digest(""):
+            raise ValueError(
+                f"it is the hash of an empty key; a key has {MIN_KEY_CHARACTERS} or more characters"
+            )
     else:
         if len(key) < MIN_KEY_CHARACTERS or not key.isascii() or not key.isprintable():
             raise ValueError(
@@ -76,17 +80,10 @@ def _known(roles: str) -> frozenset[Role]:
 
 def read_key_file(file: Path, where: str) -> list[ApiKey]:
     """The keys in a file, one on a line. A file that others may read or change is refused."""
-    check_private(file, where)
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(_MAX_FILE_BYTES + 1)
-        text = raw.decode()
-    except OSError as error:
-        raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
+        text = read_judged(file, where, _MAX_FILE_BYTES, check_private, check_owner).decode()
     except UnicodeDecodeError:
         raise InvalidArgument(where, f"{file}: must be text") from None
-    if len(raw) > _MAX_FILE_BYTES:
-        raise InvalidArgument(where, f"{file}: larger than {_MAX_FILE_BYTES} bytes")
     lines = (line.strip() for line in text.splitlines())
     return parse_keys([line for line in lines if line and not line.startswith("#")], where)
 
@@ -106,6 +103,8 @@ class Keyring:
 
     def find(self, key: str) -> Caller | None:
         """The caller that this key belongs to."""
+        if len(key) < MIN_KEY_CHARACTERS:  # an entry may have the hash of such a one
+            return None
         digest = _digest(key)
         found: ApiKey | None = None
         for known in self._keys:

@@ -110,7 +110,7 @@ class Access:
         if self._keys or self._tokens is not None:
             ways.append(f"an API key or a token ({HOW_TO_SHOW})")
         if self._certificates:
-            ways.append("a client certificate")
+            ways.append("a client certificate with a common name or a DNS name")
         return f"no credential was given; needed: {' or '.join(ways)}"
 
 

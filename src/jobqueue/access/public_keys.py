@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from jobqueue.access.signatures import MAX_TRIES, Key
+from jobqueue.access.tls import check_owner, check_regular, check_unchangeable, read_judged
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import InvalidArgument
 
@@ -28,7 +27,6 @@ MAX_FILE_BYTES = 256 * 1024
 MAX_KEYS = 64
 MIN_RSA_BITS = 2048
 CHECK_SECONDS = 1.0  # how often at most the file is looked at
-_OTHERS_MAY_WRITE = 0o022
 _RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _JWK_CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
@@ -77,30 +75,12 @@ class KeyFile:
         return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
     def _read(self) -> list[Key]:
-        try:
-            # Without O_NONBLOCK a pipe would stop the server until somebody writes to it.
-            number = os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(number, "rb") as stream:
-                found = os.fstat(number)
-                if not stat.S_ISREG(found.st_mode):
-                    raise self._bad("is not a regular file")
-                content = stream.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            raise self._bad(error.strerror or str(error)) from None
-        if found.st_mode & _OTHERS_MAY_WRITE:
-            raise self._bad(
-                f"others may change it (mode {found.st_mode & 0o777:03o});"
-                f" run chmod go-w {self._file}"
-            )
-        if len(content) > MAX_FILE_BYTES:
-            raise self._bad(f"is larger than {MAX_FILE_BYTES} bytes")
+        judges = check_regular, check_unchangeable, check_owner
+        content = read_judged(self._file, self._where, MAX_FILE_BYTES, *judges)
         try:
             return parse_keys(content)
         except ValueError as error:
-            raise self._bad(str(error)) from None
-
-    def _bad(self, what: str) -> InvalidArgument:
-        return InvalidArgument(self._where, f"{self._file}: {what}")
+            raise InvalidArgument(self._where, f"{self._file}: {error}") from None
 
 
 def parse_keys(content: bytes) -> list[Key]:

@@ -7,12 +7,11 @@ same address do. What waits is the answer to a wrong one, once its address has h
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 
 from jobqueue.access import audit
-from jobqueue.access.callers import Caller
+from jobqueue.access.callers import Caller, network
 from jobqueue.access.limits import MonotonicClock, TokenBucket
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import JobQueueError, PermissionDenied, Unauthenticated
@@ -22,7 +21,6 @@ RATE = 0.5  # more of them in a second
 HOLD = 3.0  # seconds that the answers to others wait
 MAX_HELD = 100  # answers that wait, of all addresses; others than these do not wait
 _MAX_ADDRESSES = 10_000
-_IPV6_NETWORK = 64  # bits: who has one address has all of these
 
 
 class RoleMissing(PermissionDenied):
@@ -60,7 +58,7 @@ class Refusals:
         elif isinstance(error, Unauthenticated):
             if self.on_failure is not None:
                 self.on_failure(face)
-            origin, caller = self._origin(_network(address)), Caller("", frozenset())
+            origin, caller = self._origin(network(address)), Caller("", frozenset())
         else:
             return
         origin.unsaid += 1
@@ -84,16 +82,3 @@ class Refusals:
         else:
             self._origins.move_to_end(name)
         return origin
-
-
-def _network(address: str) -> str:
-    """The address, or the network that an IPv6 address is in."""
-    if ":" not in address:
-        return address
-    try:
-        given = ipaddress.IPv6Address(address.partition("%")[0])
-    except ValueError:  # a socket's path
-        return address
-    if given.ipv4_mapped is not None:
-        return str(given.ipv4_mapped)
-    return str(ipaddress.ip_network((given, _IPV6_NETWORK), strict=False))

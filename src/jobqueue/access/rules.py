@@ -32,13 +32,16 @@ class Rule:
     # are the labels of all specs together. They are counted before they are built.
     items: Mapping[str, int] = field(default_factory=dict)
     changes: bool = False  # the audit log has a line for it
+    reads: bool = False  # changes nothing, and answers with as much as there is
 
 
 MAX_BATCH = 10_000  # jobs in one message
 MAX_LABELS = 32 * MAX_BATCH  # of all of them
 MAX_JOB_LABELS = 1_000  # of one; the engine takes fewer, and says so
-MAX_REPORTS = 100_000  # in one message; a worker joins those that waited
+MAX_REPORTS = 10_000  # in one message; a worker of ours sends 2,000 at a time
+MAX_REPORT_BATCHES = 1_000  # in one message; a worker of ours has one under way
 MAX_LEASES = 100_000  # a worker's largest concurrency
+MAX_SLOTS = 1_000  # of a worker of the task queue
 MAX_NAMES = 10_000  # of queues or task types; the engine takes fewer, and says which
 MAX_WEIGHTS = 100  # there are ten priorities
 MAX_FILTERS = 100  # there are fewer states, and fewer reasons
@@ -62,24 +65,25 @@ RULES: dict[str, Rule] = {
     "server.reflect": Rule(_OPERATOR, Kind.STREAM),
     "server.metrics": Rule(_OPERATOR, Kind.PROBE),
     "server.status": Rule(_OPERATOR),
+    "server.load": Rule(_CLIENT | _WORKER),
     "job.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
     "job.submit_batch": Rule(_CLIENT, items={"specs": MAX_BATCH, "specs.labels": MAX_LABELS}),
     "job.submit_stream": Rule(
         _CLIENT, Kind.STREAM, {"specs": MAX_BATCH, "specs.labels": MAX_LABELS}
     ),
-    "job.read": Rule(_READER),
-    "job.result": Rule(_READER),
-    "job.history": Rule(_READER),
-    "job.list": Rule(_READER, items={"states": MAX_FILTERS, "reasons": MAX_FILTERS}),
-    "job.wait": Rule(_READER, Kind.WAIT),
+    "job.read": Rule(_READER, reads=True),
+    "job.result": Rule(_READER, reads=True),
+    "job.history": Rule(_READER, reads=True),
+    "job.list": Rule(_READER, items={"states": MAX_FILTERS, "reasons": MAX_FILTERS}, reads=True),
+    "job.wait": Rule(_READER, Kind.WAIT, reads=True),
     "job.watch": Rule(_READER, Kind.STREAM),
     "job.cancel": Rule(_READER, changes=True),
     "job.retry": Rule(_OPERATOR, changes=True),
     "job.retry_all": Rule(_OPERATOR, items={"reasons": MAX_FILTERS}, changes=True),
     "job.delete": Rule(_OPERATOR, changes=True),
     "task.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
-    "task.list": Rule(_READER, items={"status_filter": MAX_FILTERS}),
-    "queue.list": Rule(_OPERATOR),
+    "task.list": Rule(_READER, items={"status_filter": MAX_FILTERS}, reads=True),
+    "queue.list": Rule(_OPERATOR, reads=True),
     "queue.read": Rule(_OPERATOR),
     "queue.create": Rule(_OPERATOR, items={"queue.priority_weights": MAX_WEIGHTS}, changes=True),
     "queue.update": Rule(
@@ -96,7 +100,7 @@ RULES: dict[str, Rule] = {
         {
             "hello.worker.queues": MAX_NAMES,
             "hello.worker.types": MAX_NAMES,
-            "reports": MAX_REPORTS,
+            "reports": MAX_REPORT_BATCHES,
             "reports.reports": MAX_REPORTS,
             "beat.leases": MAX_LEASES,
             "beat.begun": MAX_LEASES,
@@ -110,12 +114,13 @@ RULES: dict[str, Rule] = {
     "worker.heartbeat": Rule(_WORKER, items=_BEAT),
     "worker.deregister": Rule(_WORKER, changes=True),
     "worker.missing_queues": Rule(_WORKER, items={"names": MAX_NAMES}),
-    "worker.list": Rule(_OPERATOR),
+    "worker.list": Rule(_OPERATOR, reads=True),
     "worker.drain": Rule(_OPERATOR, changes=True),
     "worker.undrain": Rule(_OPERATOR, changes=True),
     "worker.shutdown": Rule(_OPERATOR, changes=True),
     "part.create_job": Rule(_PARTS, items={"spec.labels": MAX_JOB_LABELS}),
     "part.list_jobs": Rule(_PARTS, items={"status_filter": MAX_FILTERS}),
+    "part.heartbeat": Rule(_PARTS, items={"running_job_ids": MAX_SLOTS}),
     "part.call": Rule(_PARTS),
 }
 
@@ -136,6 +141,7 @@ GRPC: dict[str, str] = {
     "/jq.v1.ClientService/ListJobs": "job.list",
     "/jq.v1.ClientService/GetHistory": "job.history",
     "/jq.v1.ClientService/WatchJob": "job.watch",
+    "/jq.v1.ClientService/GetLoad": "server.load",
     "/jq.v1.WorkerService/Connect": "worker.connect",
     "/jq.v1.WorkerService/Register": "worker.register",
     "/jq.v1.WorkerService/Fetch": "worker.fetch",
@@ -172,7 +178,7 @@ GRPC: dict[str, str] = {
     f"{_PART}.QueueInternalService/EnqueueJob": "part.call",
     f"{_PART}.QueueInternalService/DequeueJob": "part.call",
     f"{_PART}.QueueInternalService/RemoveJobIfPresent": "part.call",
-    f"{_PART}.CoordinatorInternalService/WorkerHeartbeat": "part.call",
+    f"{_PART}.CoordinatorInternalService/WorkerHeartbeat": "part.heartbeat",
     f"{_PART}.CoordinatorInternalService/FetchWork": "part.call",
     f"{_PART}.CoordinatorInternalService/ReportWorkOutcome": "part.call",
     f"{_PART}.ResultInternalService/StoreResult": "part.call",

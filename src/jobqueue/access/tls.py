@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import ssl
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from jobqueue.core.errors import InvalidArgument
 
 _MAX_BYTES = 1 << 20
 _TOO_OPEN = 0o027  # any right of others, and the group's right to write
+_CHANGEABLE = 0o022
 PathText = str | os.PathLike[str]
 
 
@@ -28,6 +31,10 @@ class ServerTls:
             if file is not None:
                 read_pem(file, f"tls.{name}")
         check_private(self.key, "tls.key")
+        check_owner(self.key, "tls.key")
+        if self.client_ca is not None:
+            check_unchangeable(self.client_ca, "tls.client_ca")
+            check_owner(self.client_ca, "tls.client_ca")
         _check_pair(self.cert, self.key, self.client_ca, "tls")
 
 
@@ -75,23 +82,84 @@ class Credentials:
         if tls.cert is not None and tls.key is not None:
             _check_pair(Path(tls.cert), Path(tls.key), None, "tls")
         if tls.ca is not None:
+            check_unchangeable(tls.ca, "tls.ca")
             check_roots(Path(tls.ca), "tls.ca")
 
 
-def check_private(file: PathText, where: str) -> None:
+def read_judged(
+    file: PathText,
+    where: str,
+    largest: int,
+    *judges: Callable[[PathText, str, os.stat_result], None],
+) -> bytes:
+    """A file's content. It is opened once, and judged before it is read.
+
+    A file that is judged by its name may be another one by the time that it is opened.
+    """
+    try:
+        # Without O_NONBLOCK a pipe would stop the server until somebody writes to it.
+        number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(number, "rb") as stream:
+            found = os.fstat(number)
+            for judge in judges:
+                judge(file, where, found)
+            os.set_blocking(number, True)
+            content = stream.read(largest + 1)
+    except OSError as error:
+        raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
+    if len(content) > largest:
+        raise InvalidArgument(where, f"{file}: is larger than {largest} bytes")
+    return content
+
+
+def check_regular(file: PathText, where: str, found: os.stat_result) -> None:
+    """Refuse what cannot be read again, or does not end."""
+    if not stat.S_ISREG(found.st_mode):
+        raise InvalidArgument(where, f"{file}: is not a regular file")
+
+
+def check_private(file: PathText, where: str, found: os.stat_result | None = None) -> None:
     """Refuse a file of secrets that others may read or change.
 
     Its group may read it: so a secret that Kubernetes mounts belongs to the group of the pod.
+    ``found`` is what the file that was opened says of itself.
     """
-    try:
-        mode = Path(file).stat().st_mode & 0o777
-    except OSError as error:
-        raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
+    mode = (found or _status(file, where)).st_mode & 0o777
     if mode & _TOO_OPEN:
         raise InvalidArgument(
             where,
             f"{file}: others may read or change it (mode {mode:03o}); run chmod 600 {file}",
         )
+
+
+def check_unchangeable(file: PathText, where: str, found: os.stat_result | None = None) -> None:
+    """Refuse a file that says whom to trust, and that others may change."""
+    mode = (found or _status(file, where)).st_mode & 0o777
+    if mode & _CHANGEABLE:
+        raise InvalidArgument(
+            where, f"{file}: others may change it (mode {mode:03o}); run chmod go-w {file}"
+        )
+
+
+def check_owner(file: PathText, where: str, found: os.stat_result | None = None) -> None:
+    """Refuse the file of another user where we are root, who can read every file.
+
+    Anybody else can read it only because its owner wants that.
+    """
+    owner = (found or _status(file, where)).st_uid
+    if os.geteuid() == 0 and owner != 0:
+        raise InvalidArgument(
+            where,
+            f"{file}: belongs to user {owner}, who may change it; run chown root {file},"
+            " or start this as that user",
+        )
+
+
+def _status(file: PathText, where: str) -> os.stat_result:
+    try:
+        return Path(file).stat()
+    except OSError as error:
+        raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
 
 
 def read_pem(file: PathText, where: str) -> bytes:

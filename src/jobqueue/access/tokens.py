@@ -109,7 +109,7 @@ class TokenVerifier:
         meant_for = [audience] if isinstance(audience, str) else audience
         if not isinstance(meant_for, list):
             raise Unauthenticated("the token's aud must be text or a list")
-        if self._audience not in meant_for and (self._audience or meant_for):
+        if self._audience not in meant_for if self._audience else "aud" in claims:
             raise Unauthenticated("the token is meant for another audience")
         name = claims.get("sub")
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or not name.isprintable():

@@ -9,7 +9,7 @@ import typer
 
 from jobqueue import config
 from jobqueue.cli.display import NONE, local_time
-from jobqueue.cli.documents import Document, event_document, rfc3339
+from jobqueue.cli.documents import Document, job_event_document, rfc3339
 from jobqueue.cli.program import clean_line, examples, json_text
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.errors import InvalidArgument
@@ -82,11 +82,9 @@ def _meant(item: JobRecord, queue: str | None, job_id: str | None) -> bool:
 
 def _document(item: JobRecord) -> Document:
     if isinstance(item, JobEvent):
-        event = item.event
-        about = {"event_id": item.event_id, "job_id": event.job_id, "queue": event.queue}
-        return about | event_document(event)
+        return job_event_document(item)
     what = "CANCEL_REQUESTED" if isinstance(item, CancelRequested) else "DELETED"
-    return {
+    document: Document = {
         "event_id": item.event_id,
         "job_id": item.job_id,
         "queue": item.queue,
@@ -94,6 +92,9 @@ def _document(item: JobRecord) -> Document:
         "version": item.version,
         "at": rfc3339(item.at),
     }
+    if isinstance(item, JobDeleted):
+        document["key_freed"] = item.key_freed
+    return document
 
 
 def line_of(item: StreamItem) -> str:

@@ -62,6 +62,13 @@ Jitter = Annotated[
     float | None,
     typer.Option(metavar="SHARE", help="Random share of a wait, 0 to 1; 0.25 = up to 25 %."),
 ]
+Kept = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Time DONE jobs are kept; 0 = for ever.")
+]
+DeadKept = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Time dead letters are kept; 0 = until they are deleted."),
+]
 Weights = Annotated[
     str,
     typer.Option(
@@ -88,6 +95,8 @@ def create(
     retry_max: Most = None,
     retry_jitter: Jitter = None,
     priority_weights: Weights = "",
+    retention: Kept = None,
+    dead_letter_retention: DeadKept = None,
     output: OutputOption = None,
 ) -> None:
     """Create a queue. What is not given is what the server is configured to."""
@@ -105,6 +114,8 @@ def create(
         retry_max=retry_max,
         retry_jitter=retry_jitter,
         priority_weights=parse_weights(priority_weights),
+        retention=retention,
+        dead_letter_retention=dead_letter_retention,
     )
     created = chosen.call(lambda backend: backend.create_queue(spec))
     if chosen.json:
@@ -130,6 +141,8 @@ def update(
     retry_max: Most = None,
     retry_jitter: Jitter = None,
     priority_weights: Weights = "",
+    retention: Kept = None,
+    dead_letter_retention: DeadKept = None,
     reset: Annotated[
         str,
         typer.Option(
@@ -142,7 +155,7 @@ def update(
     """Change settings of a queue; what is not named stays as it is.
 
     Jobs that were submitted before keep the retries, TTL and timeout that they got. How long a
-    failed job waits, the capacity and the weights hold for all jobs at once.
+    failed job waits, the capacity, the weights and the retention hold for all jobs at once.
     """
     chosen = session(context)
     if retry_profile is not None:
@@ -157,6 +170,8 @@ def update(
         "retry_max": retry_max,
         "retry_jitter": retry_jitter,
         "priority_weights": parse_weights(priority_weights),
+        "retention": retention,
+        "dead_letter_retention": dead_letter_retention,
     }
     said: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
     for field in parse_reset(reset):
@@ -313,6 +328,8 @@ def stats(context: typer.Context, name: Name, output: OutputOption = None) -> No
         ("Retry profile", queue.retry_profile),
         *_retry_fields(queue),
         ("Capacity", str(queue.capacity) if queue.capacity else "unbounded"),
+        ("DONE jobs kept", _kept(queue.retention, "for ever")),
+        ("Dead letters kept", _kept(queue.dead_letter_retention, "until deleted")),
     ]
     if found.unserved:
         types = [f"{one.type or NO_TYPE}: {one.count}" for one in found.unserved]
@@ -324,6 +341,11 @@ def stats(context: typer.Context, name: Name, output: OutputOption = None) -> No
     if weights:
         fields.append(("Priority weights", ",".join(f"{p}:{w}" for p, w in weights.items())))
     print_fields(fields)
+
+
+def _kept(seconds: float | None, always: str) -> str:
+    """A server of an earlier version does not say it."""
+    return NONE if seconds is None else duration(seconds) if seconds else always
 
 
 def _retry_fields(queue: Queue) -> list[tuple[str, str]]:

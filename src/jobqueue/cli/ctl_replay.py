@@ -27,6 +27,7 @@ _TARGETS = (
     "redis://HOST:PORT/NUMBER, postgresql://USER@HOST:PORT/DATABASE, sqlite:///FILE (relative),"
     " sqlite:////PATH/FILE (absolute)"
 )
+_SHOWN = 5
 EXAMPLES = examples(
     "jq-ctl replay --from-kafka --kafka-bootstrap localhost:9092 --dry-run",
     "jq-ctl replay --from-kafka --into postgresql://jobs@db/jobs",
@@ -56,6 +57,14 @@ def replay(
         typer.Option(
             help="Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the other"
             " JQ_KAFKA_ variables name the topics and say how to log in.",
+            show_default=False,
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Rebuild this store, where the topics hold the records of several.",
             show_default=False,
         ),
     ] = None,
@@ -90,12 +99,20 @@ def replay(
     quiet = session(context).json
     if not dry_run:
         run_async(_look_at(url, settings))
-    found = Replay()
-    with stream.record(settings) as record, _told("reading", record.total, quiet) as told:
-        found.read(record, told)
+    found = _read(settings, None, quiet)
+    if store is not None:
+        only = found.of_store(store)
+        if set(found.stores) - only:
+            if continue_stream and not dry_run:
+                raise InvalidArgument(
+                    "--store", "needs --new-stream here: the topics hold other stores' records, too"
+                )
+            found = _read(settings, only, quiet)
+    found.check_one_store()
     if not skip_damaged:
         found.check()
-    state = gather(found.world, published=continue_stream)
+    identity = found.identity()
+    state = gather(found.world, published=continue_stream, identity=identity)
     if not dry_run:
         with _told("writing", len(state.jobs), quiet) as told:
             run_async(_write(url, settings, state, told))
@@ -104,6 +121,13 @@ def replay(
         print_json(report)
     else:
         _show(report)
+
+
+def _read(settings: Settings, only: frozenset[str] | None, quiet: bool) -> Replay:
+    found = Replay(only)
+    with stream.record(settings) as record, _told("reading", record.total, quiet) as told:
+        found.read(record, told)
+    return found
 
 
 def _settings(bootstrap: str | None) -> Settings:
@@ -172,11 +196,14 @@ def _told(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]
 def _report(found: Replay, state: Restored, into: str | None) -> dict[str, Any]:
     return {
         "into": into,
+        "store": state.identity.store,
+        "generation": state.identity.generation,
         "records": found.records,
         "repeated": found.repeated,
         "jobs": len(state.jobs),
         "queues": sum(not one.deleted for one in state.queues),
         "keys": len(state.keys),
+        "ignored": found.ignored,
         "left_out": [{"what": what, "why": why} for what, why in found.damaged.items()],
     }
 
@@ -192,5 +219,12 @@ def _show(report: dict[str, Any]) -> None:
     read = f"{counted(report['records'], 'record')}, {report['repeated']} of them repeated"
     done = f"written to {report['into']}" if report["into"] else "nothing was written"
     typer.echo(clean(f"{read}: {what}; {done}"))
+    if report["into"]:
+        typer.echo(f"the store is {report['store']}, generation {report['generation']}")
+    ignored = report["ignored"]
+    for where in ignored[:_SHOWN]:
+        typer.echo(clean(f"ignored: {where}: not a record of the event stream"))
+    if len(ignored) > _SHOWN:
+        typer.echo(f"ignored: and {len(ignored) - _SHOWN} more")
     for one in report["left_out"]:
         typer.echo(clean(f"left out: {one['what']}: {one['why']}"))

@@ -9,6 +9,7 @@ from typing import Any
 from jobqueue.core.job import Event, Health, Job, QueueStats, Worker, shown_owner
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.progress import Progress
+from jobqueue.core.stream import JobEvent
 from jobqueue.logs import timestamp
 
 Document = dict[str, Any]
@@ -102,6 +103,50 @@ def event_document(event: Event) -> Document:
     }
 
 
+def job_event_document(item: JobEvent) -> Document:
+    """A transition with all that the stream tells of it; bytes that are not JSON come as base64."""
+    event = item.event
+    document: Document = {
+        "event_id": item.event_id,
+        "job_id": event.job_id,
+        "queue": event.queue,
+        **event_document(event),
+    }
+    if (created := item.created) is not None:
+        made: Document = {
+            "type": created.type,
+            "priority": created.priority,
+            "max_retries": created.max_retries,
+            "seq": created.seq,
+            "created_at": rfc3339(created.created_at),
+            "run_at": rfc3339(created.run_at),
+            "expires_at": rfc3339(created.expires_at),
+            "ttl": created.ttl,
+            "timeout": created.timeout,
+            "idempotency_key": created.key,
+            "idempotency_key_owner": created.key_owner,
+            "key_expires_at": rfc3339(created.key_expires_at),
+            "labels": dict(created.labels),
+        }
+        _put_bytes(made, "payload", created.payload)
+        document["created"] = made
+    if (failed := item.failed) is not None:
+        document["failed"] = {
+            "retry_count": failed.retry_count,
+            "started_at": rfc3339(failed.started_at),
+            "next_retry_at": rfc3339(failed.next_retry_at),
+        }
+    if (finished := item.finished) is not None:
+        ended: Document = {
+            "retry_count": finished.retry_count,
+            "started_at": rfc3339(finished.started_at),
+            "cancel_requested": finished.cancel_requested,
+        }
+        _put_bytes(ended, "result", finished.result)
+        document["finished"] = ended
+    return document
+
+
 def queue_document(stats: QueueStats) -> Document:
     """A queue with its defaults and figures."""
     queue = stats.queue
@@ -118,6 +163,8 @@ def queue_document(stats: QueueStats) -> Document:
         "retry_max": queue.retry_max,
         "retry_jitter": queue.retry_jitter,
         "priority_weights": None if weights is None else {str(p): w for p, w in weights.items()},
+        "retention": queue.retention,
+        "dead_letter_retention": queue.dead_letter_retention,
         "created_at": rfc3339(queue.created_at),
         "depth": {state.name: stats.depth.get(state, 0) for state in State},
         "unfinished": stats.unfinished,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from jobqueue import logs
 from jobqueue.api import listening
 from jobqueue.cli.appload import load_registry
 from jobqueue.cli.display import print_table
@@ -51,6 +52,7 @@ async def _checks(settings: Settings) -> list[Check]:
         await _port("grpc", settings.grpc.enabled, options.grpc_endpoint(settings)),
         _app(settings),
         _access(settings),
+        _audit(settings),
     ]
 
 
@@ -165,3 +167,14 @@ def _access(settings: Settings) -> Check:
         return "access", FAILING, error.message
     known = "callers must be known" if access.required else "open to everybody who can connect"
     return "access", OK, f"{known}, {'TLS' if tls else 'no TLS'}"
+
+
+def _audit(settings: Settings) -> Check:
+    file = settings.log.audit_file
+    if not file:
+        return "audit", NOT_CONFIGURED, "part of the log"
+    try:
+        logs.check_audit_file(file)
+    except JobQueueError as error:
+        return "audit", FAILING, error.message
+    return "audit", OK, file

@@ -12,7 +12,7 @@ from rich.text import Text
 from jobqueue.cli.display import NONE, style_of
 from jobqueue.cli.documents import Document, rfc3339
 from jobqueue.cli.program import clean, clean_line
-from jobqueue.topology.supervisor.keeper import Health, Row
+from jobqueue.topology.supervisor.keeper import Row
 from jobqueue.topology.supervisor.state import State
 
 HEADERS = (
@@ -40,8 +40,7 @@ def cells(row: Row) -> list[str]:
 
 
 def _remark(row: Row) -> str:
-    text = row.last_line if row.health is Health.OK else row.detail or row.last_line
-    return clean_line(text)
+    return clean_line(row.detail or row.last_line)
 
 
 def _uptime(since: float | None) -> str:

@@ -80,7 +80,9 @@ def reference() -> str:
     parts.append("| 130 | interrupted by Ctrl-C |")
     parts.append(
         "\n`jq-worker` also exits with 1 when jobs were still running at the end of"
-        " `worker.shutdown_timeout`, and `jq-server --dry-run` when a check failed."
+        " `worker.shutdown_timeout`, with 75 when every slot is taken by a function that did not"
+        " end when its attempt was over (start it again), and `jq-server --dry-run` with 1 when a"
+        " check failed."
     )
     return "\n".join(parts) + "\n"
 

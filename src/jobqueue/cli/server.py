@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from jobqueue.topology.starting import STOPPED_EARLY, started
 
 log = logging.getLogger("jobqueue.server")
 SERVICE = "jq-server"
+_FILES = 65_536
 
 app = typer.Typer(name=SERVICE, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -137,9 +139,22 @@ def serve(
         log.warning(warning)
     at_stop = (
         f"stopping: it takes no more calls, and waits up to {settings.server.shutdown_timeout:g} s"
-        " for the jobs of its own pool; a second Ctrl-C or SIGTERM ends it at once"
+        " for the jobs of its own pool and of workers that stop, too; a second Ctrl-C or SIGTERM"
+        " ends it at once"
     )
+    _allow_files()
     return run_service(lambda stop: _run(settings, stop), log, at_stop)
+
+
+def _allow_files() -> None:
+    """Let the process open more files, where the system allows it: each connection is one.
+
+    The usual limit of 1,024 is meant for programs that use select().
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _run(settings: config.Settings, stop: asyncio.Event) -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobqueue.worker")
 SERVICE = "jq-worker"
 EXIT_UNFINISHED = 1  # jobs were still running when the shutdown time was up
+EXIT_EXHAUSTED = 75  # no slot was left: to be started again
 
 app = typer.Typer(name=SERVICE, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -219,6 +220,8 @@ async def _run(worker: RemoteWorker, stop: asyncio.Event) -> int:
     finally:
         stopping.cancel()
         await worker.stop()
+    if worker.runtime.exhausted:
+        return EXIT_EXHAUSTED
     return EXIT_UNFINISHED if worker.unended else 0
 
 

@@ -226,12 +226,18 @@ class JobQueue:
         self, queues: Iterable[str] | None = None, concurrency: int | None = None
     ) -> WorkerBlock:
         """Execute jobs in the background: ``async with app.worker(): ...``, then drain."""
+        return self._worker(queues, concurrency)
+
+    def _worker(
+        self, queues: Iterable[str] | None, concurrency: int | None, *, recycle: bool = False
+    ) -> WorkerBlock:
         return WorkerBlock(
             self.home,
             self.registry,
             self.worker_queues(queues),
             concurrency,
             ticks=not self.inlined,
+            recycle=recycle,
         )
 
     async def work(
@@ -254,8 +260,10 @@ class JobQueue:
 
         A second signal ends the process at once. Where the program has not configured logging,
         starts, failures and stops are logged on stdout: as text on a terminal, as JSON elsewhere.
+        Raises Unavailable when every slot is taken by a ``def`` task that did not return at its
+        timeout: start the program again.
         """
-        run_worker(self.worker(queues, concurrency), self.close)
+        run_worker(self._worker(queues, concurrency, recycle=True), self.close)
 
     # -- its life --------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ class Operator:
         retry_max: float | Keep | None = KEEP,
         retry_jitter: float | Keep | None = KEEP,
         priority_weights: Mapping[int, int] | Keep | None = KEEP,
+        retention: float | Keep | None = KEEP,
+        dead_letter_retention: float | Keep | None = KEEP,
     ) -> Queue:
         """Change what is given, and nothing else; ``None`` puts a setting back to the default.
 
@@ -61,6 +63,8 @@ class Operator:
             retry_max=retry_max,
             retry_jitter=retry_jitter,
             priority_weights=priority_weights,
+            retention=retention,
+            dead_letter_retention=dead_letter_retention,
         )
         return await self._port().call(lambda backend: backend.update_queue(name, update))
 

@@ -18,7 +18,7 @@ from jobqueue._version import __version__
 from jobqueue.client.home import Home
 from jobqueue.core.api import Backend
 from jobqueue.core.clock import Clock
-from jobqueue.core.errors import Conflict
+from jobqueue.core.errors import Conflict, Unavailable
 from jobqueue.topology.starting import STOPPED_EARLY, started
 from jobqueue.topology.stop_signals import drains, stop_on_signals
 from jobqueue.worker.periodic import Periodic
@@ -47,6 +47,7 @@ class WorkerBlock:
         *,
         ticks: bool = True,
         clock: Clock | None = None,
+        recycle: bool = False,
     ) -> None:
         self._home = home
         self._registry = registry
@@ -55,6 +56,7 @@ class WorkerBlock:
             queues=queues,
             concurrency=DEFAULT_CONCURRENCY if concurrency is None else concurrency,
             version=__version__,
+            recycle=recycle,
         )
         self._ticks = ticks
         self._clock = clock
@@ -134,6 +136,11 @@ async def work(block: WorkerBlock, *, signals: bool) -> None:
                 ended.cancel()
                 asked.cancel()
                 await asyncio.gather(ended, asked, return_exceptions=True)
+            if block.runtime.exhausted:
+                raise Unavailable(
+                    "all slots of this worker are taken by functions that did not end when their"
+                    " attempt was over; start the program again"
+                )
 
 
 def run_worker(block: WorkerBlock, close: Callable[[], Awaitable[None]]) -> None:

@@ -128,16 +128,19 @@ class Link(Protocol):
     ) -> Pulse:
         """Heartbeat. Blocking, from any thread.
 
-        ``begun`` are the leases whose execution has begun, told or not: their assignment does not
-        time out. ``complete=False``: the loop has not looked at everything delivered, so that a
-        lease that is missing from the list proves nothing. ``fresh``: the list was made after
-        this link was there, so that nothing from before can still be under way. ``progress`` has
-        what is new since the last heartbeat that was answered, by lease.
+        ``begun`` are the leases whose execution has begun, told or not, or waits its turn: their
+        assignment does not time out. ``complete=False``: the loop has not looked at everything
+        delivered, so that a lease that is missing from the list proves nothing. ``fresh``: the list
+        was made after this link was there, so that nothing from before can still be under way.
+        ``progress`` has what is new since the last heartbeat that was answered, by lease.
         """
         ...
 
-    async def drain(self) -> None:
-        """Withdraw every free slot: nothing is delivered after this returns, until a grant."""
+    async def drain(self, *, pause: bool = False) -> None:
+        """Withdraw every free slot: nothing is delivered after this returns, until a grant.
+
+        ``pause``: the worker will offer slots again by itself.
+        """
         ...
 
     async def close(self) -> None:

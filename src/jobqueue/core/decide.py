@@ -192,14 +192,16 @@ def _fail(
     draw: Callable[[], float],
 ) -> tuple[tuple[Step, ...], State, Reason]:
     reason = steps[-1][1]
-    if reason is Reason.WORKER_LOST and before is State.RUNNING:
+    if reason is Reason.WORKER_LOST and rules.poison_after:
+        # An ASSIGNED job counts, too: one that kills its worker at once is never seen RUNNING.
         live.deaths += 1
     live.error = asked.error
     verdict = after_failure(
         reason,
         retry_count=live.retry_count,
         max_retries=live.max_retries,
-        worker_deaths=live.deaths,
+        # Only under a death while it ran is a job called poison.
+        worker_deaths=live.deaths if before is State.RUNNING else 0,
         poison_after=rules.poison_after,
         cancel_requested=live.cancel_requested,
         retryable=asked.retryable,

@@ -70,8 +70,13 @@ class HintSource(Protocol):
 class DispatchStore(Store, Protocol):
     """A store whose workers hear of their jobs by Kafka."""
 
-    async def claim(self, claims: Sequence[Claim], *, term: Term | None = None) -> list[Assignment]:
-        """See ``Store.claim``. Under a term, only while it stands; else TermEnded."""
+    async def claim(
+        self, claims: Sequence[Claim], *, term: Term | None = None, tell: bool = False
+    ) -> list[Assignment]:
+        """See ``Store.claim``. Under a term, only while it stands; else TermEnded.
+
+        With ``tell`` the store itself gives its workers word (``Change.ASSIGNED``).
+        """
         ...
 
     async def partition_of(self, worker_id: str, incarnation: int) -> int | None:

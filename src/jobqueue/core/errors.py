@@ -20,6 +20,7 @@ JobQueueError
 from __future__ import annotations
 
 import enum
+from typing import TypeVar
 
 
 class Code(enum.StrEnum):
@@ -49,6 +50,16 @@ class JobQueueError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+
+E = TypeVar("E", bound=JobQueueError)
+
+
+def without_trace(error: E) -> E:
+    """An error to be kept or told on: where it was raised would keep the whole request in memory,
+    in the frames that led there, until the collector comes by."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 class InvalidArgument(JobQueueError):

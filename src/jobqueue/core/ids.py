@@ -45,11 +45,14 @@ os.register_at_fork(after_in_child=_leases.clear)
 
 
 def parse_job_id(text: str, field: str = "job_id") -> str:
-    """Check that ``text`` is a UUID and return its canonical form."""
-    canonical = text.strip().lower()
-    if not _UUID.fullmatch(canonical):
-        raise InvalidArgument(field, f"{text[:80]!r} is not a UUID (like {uuid.UUID(int=0)})")
-    return canonical
+    """Check that ``text`` is a UUID as it was given out; another spelling is another id.
+
+    Nothing is normalised: clients of nodes find the owner of a job by the bytes of its id.
+    """
+    if not _UUID.fullmatch(text):
+        example = uuid.UUID(int=0)
+        raise InvalidArgument(field, f"{text[:80]!r} is not a UUID in lower case (like {example})")
+    return text
 
 
 def id_to_bytes(job_id: str) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict
+from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict, without_trace
 from jobqueue.core.key_owner import stored_key
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 from jobqueue.core.progress import Progress
@@ -110,7 +110,7 @@ class SubmitResult:
     @classmethod
     def refused(cls, error: JobQueueError) -> SubmitResult:
         """Nothing was written."""
-        return cls(SubmitStatus.REFUSED, "", error)
+        return cls(SubmitStatus.REFUSED, "", without_trace(error))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,6 +185,7 @@ class Assignment:
     timeout: float | None = None
     expires_in: float | None = None  # seconds until the TTL ends, counted from delivery
     labels: Mapping[str, str] = field(default_factory=dict)
+    deaths: int = 0  # workers that died while they held the job
 
 
 @dataclass(slots=True)
@@ -352,6 +353,10 @@ class Queue:
     retry_max: float | None = None
     retry_jitter: float | None = None
     priority_weights: Mapping[int, int] | None = None
+    retention: float | None = (
+        None  # seconds DONE jobs are kept; 0: for ever; None: as the server says
+    )
+    dead_letter_retention: float | None = None  # the same of dead letters
     paused: bool = False
     created_at: float = 0.0
 
@@ -366,7 +371,9 @@ class QueueSpec:
     """A queue as an operator asks for it. ``None`` means: what the server is configured to.
 
     ``retry_base``, ``retry_max`` (seconds) and ``retry_jitter`` (a share, 0 to 1) stand in place
-    of the profile's: the first wait, the longest, and how much of a wait is random.
+    of the profile's: the first wait, the longest, and how much of a wait is random. ``retention``
+    is how many seconds DONE jobs are kept, ``dead_letter_retention`` the same of dead letters; 0
+    is for ever, and a queue without them follows the server's settings.
     """
 
     name: str
@@ -379,6 +386,8 @@ class QueueSpec:
     retry_max: float | None = None
     retry_jitter: float | None = None
     priority_weights: Mapping[int, int] | None = None
+    retention: float | None = None
+    dead_letter_retention: float | None = None
     paused: bool = False
 
     def __post_init__(self) -> None:
@@ -399,6 +408,8 @@ class QueueSpec:
             retry_max=_or(self.retry_max, figures["retry_max"]),
             retry_jitter=_or(self.retry_jitter, figures["retry_jitter"]),
             priority_weights=_or(self.priority_weights, defaults.priority_weights),
+            retention=self.retention,
+            dead_letter_retention=self.dead_letter_retention,
             paused=self.paused,
         )
 
@@ -432,6 +443,8 @@ class QueueUpdate:
     retry_max: float | Keep | None = KEEP
     retry_jitter: float | Keep | None = KEEP
     priority_weights: Mapping[int, int] | Keep | None = KEEP
+    retention: float | Keep | None = KEEP
+    dead_letter_retention: float | Keep | None = KEEP
 
     def __post_init__(self) -> None:
         _check_kinds(self.named())
@@ -469,6 +482,8 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "retry_max": ((int, float), "a number of seconds"),
     "retry_jitter": ((int, float), "a number from 0 to 1"),
     "priority_weights": ((Mapping,), "weights by priority, as {9: 5, 0: 1}"),
+    "retention": ((int, float), "a number of seconds"),
+    "dead_letter_retention": ((int, float), "a number of seconds"),
     "paused": ((bool,), "True or False"),
 }
 

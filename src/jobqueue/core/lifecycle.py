@@ -250,7 +250,10 @@ def after_failure(
     cancel_requested: bool,
     retryable: bool,
 ) -> Retry | GiveUp:
-    """Decide what follows FAILED. ``worker_deaths`` includes the one being written."""
+    """Decide what follows FAILED.
+
+    ``worker_deaths`` includes the one being written; 0 if the job was not running then.
+    """
     if cancel_requested or reason is Reason.CANCELLED:
         return GiveUp(Reason.CANCELLED)
     if not retryable:

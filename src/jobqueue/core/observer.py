@@ -54,6 +54,10 @@ class Observer(Protocol):
         """How far the event stream is behind; None: it is not this server that publishes."""
         ...
 
+    def stream_refused(self, refused: bool) -> None:
+        """Whether nothing is published because the topics hold another store's records."""
+        ...
+
     def hints_dropped(self, count: int) -> None:
         """Hints came twice, or too late: the store said so."""
         ...
@@ -94,6 +98,9 @@ class Deaf:
         """Ignore."""
 
     def stream_lag(self, lag: Lag | None) -> None:
+        """Ignore."""
+
+    def stream_refused(self, refused: bool) -> None:
         """Ignore."""
 
     def hints_dropped(self, count: int) -> None:

@@ -256,7 +256,7 @@ def _running(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
 def _failed(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
     job, event = rebuilt.job, item.event
     job.error = event.detail or job.error if event.reason in _PASSING else event.detail
-    if event.reason is Reason.WORKER_LOST and before is State.RUNNING:
+    if event.reason is Reason.WORKER_LOST:
         rebuilt.deaths += 1
     if item.failed is not None:
         rebuilt.said[event.version] = item.failed

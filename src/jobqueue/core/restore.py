@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from jobqueue.core.errors import Conflict
+from jobqueue.core.identity import Identity, successor
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import DEFAULT_QUEUE, Job, Queue, QueueStats
 from jobqueue.core.lifecycle import HELD, TERMINAL, State
@@ -38,6 +39,7 @@ class Restored:
     keys: list[Key]  # that are taken, of jobs that are there or gone
     last_seq: int  # new jobs come after it,
     last_number: int  # and changes of queues after this
+    identity: Identity  # who the store is from now on
     published: bool = True  # the stream has these events: it goes on after them
 
 
@@ -58,8 +60,8 @@ def unplaced(world: World) -> dict[str, str]:
     return found
 
 
-def gather(world: World, *, published: bool) -> Restored:
-    """What a world without unplaced jobs comes to."""
+def gather(world: World, *, published: bool, identity: Identity | None = None) -> Restored:
+    """What a world without unplaced jobs comes to, in a store of that identity or a new one."""
     # Of a queue that was deleted before the stream began there are only its jobs.
     named = {rebuilt.job.queue for rebuilt in world.jobs.values()}
     known = {name: (Queue(name=name), True) for name in named}
@@ -86,6 +88,7 @@ def gather(world: World, *, published: bool) -> Restored:
         keys=list(keys.values()),
         last_seq=world.last_seq,
         last_number=world.last_number,
+        identity=identity or successor("", ()),
         published=published,
     )
 

@@ -9,6 +9,7 @@ each item whether it applied. Not for implementing outside this package: it may 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,6 +38,7 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import NO_PROGRESS, Progress
 
 if TYPE_CHECKING:
+    from jobqueue.core.identity import Identity
     from jobqueue.core.restore import Restored, Told
     from jobqueue.core.stream import Changes
 
@@ -50,7 +52,7 @@ class Rules:
 
     assignment_timeout: float = 60.0
     key_ttl: float = 86_400.0
-    poison_after: int = 5  # worker deaths under a RUNNING job; 0 = never
+    poison_after: int = 3  # worker deaths, the last one while it ran; 0 = they are not counted
     watchdog_grace: float = 5.0  # what a worker gets beyond the run timeout to report it itself
     workers_per_owner: int = 10_000  # registrations of one caller at a time; 0 = no limit
 
@@ -117,11 +119,12 @@ class DeadLetters:
 class Change(enum.Flag):
     """What another process may have changed."""
 
-    WORK = enum.auto()  # jobs may be claimable
-    ENDED = enum.auto()  # jobs moved on: whoever waits for one should look
+    WORK = 1  # jobs may be claimable
+    ENDED = 2  # jobs moved on: whoever waits for one should look
+    ASSIGNED = 8  # workers that hear of their jobs by the stream should look: it stands still
     # Cancel flags, leases that ended without their worker, a worker's status or registration,
     # a lead that was given up.
-    CONTROL = enum.auto()
+    CONTROL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,16 +299,28 @@ class Store(Protocol):
         twice, and each job's come in their order. Jobs of one page may come in any."""
         ...
 
-    async def delete_job(self, job_id: str) -> State | None:
-        """Remove a terminal job with its history and key.
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
+        """Remove a terminal job with its history and key; with a version, only at that one.
 
         Returns the state the job had (unless it is terminal, nothing was done), or None. Raises
         Conflict while there is a stream that has not got all of its events.
         """
         ...
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = -math.inf,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """Remove DONE jobs that ended before a time; returns how many. Keys stay to their TTL.
+
+        Of these ``queues`` alone, or of all ``others``. What ended before ``completed_after`` is
+        not looked at: the caller knows that nothing is left there.
 
         While there is a stream, only jobs that it has got all events of.
 
@@ -347,12 +362,17 @@ class Store(Protocol):
         """How far the mark is behind; None: there is no stream."""
         ...
 
+    async def identity(self) -> Identity:
+        """Which store this is, for readers of its records. Drawn when the store is made."""
+        ...
+
     async def restore(self, state: Restored, told: Told) -> None:
         """Write a store's whole content, rebuilt from a stream, into this one, which is empty.
 
         Empty: no jobs, no keys, no queue but an unused default one, and nobody leads; otherwise
         Conflict, and nothing was written. Jobs, events and queues are as they were; new jobs and
-        changes of queues get numbers after the old ones. Interrupted, it leaves nothing, or a
+        changes of queues get numbers after the old ones. ``state`` says who the store is from
+        then on. Interrupted, it leaves nothing, or a
         store that cannot be opened and says why.
         """
         ...

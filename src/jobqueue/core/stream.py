@@ -56,6 +56,14 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """What a job was that entered DEAD_LETTERED. Not part of the record, which has it already."""
+
+    type: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """Where a worker reads its assignments: a partition that is its incarnation's."""
 
@@ -71,6 +79,7 @@ class JobEvent:
     created: Created | None = None
     failed: Failed | None = None
     finished: Finished | None = None
+    letter: DeadLetter | None = None  # into DEAD_LETTERED
     route: Route | None = None  # into ASSIGNED, if its worker had one; not part of the record
 
     @property
@@ -174,7 +183,10 @@ class AssignmentRepeated:
         return f"{self.job_id}:{self.attempt}:repeated:{self.at:.6f}"
 
 
-StreamItem = JobEvent | CancelRequested | JobDeleted | QueueEvent | WorkerEvent | AssignmentRepeated
+RecordItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
+"""What the record holds; the rest of the stream's items are hints alone."""
+
+StreamItem = RecordItem | WorkerEvent | AssignmentRepeated
 
 
 @dataclass(slots=True)
@@ -195,6 +207,8 @@ def bytes_of(item: StreamItem) -> int:
         size += len(item.event.detail)
         if item.created is not None:
             size += len(item.created.payload)
+        if item.letter is not None:
+            size += len(item.letter.payload)
         if item.finished is not None and item.finished.result is not None:
             size += len(item.finished.result)
     return size
@@ -221,6 +235,10 @@ class StreamRunner(Protocol):
 
     def wake(self) -> None:
         """Something was written."""
+        ...
+
+    def flows(self) -> bool:
+        """Whether what is written is published soon, as far as this server knows."""
         ...
 
     async def health(self) -> ComponentHealth:

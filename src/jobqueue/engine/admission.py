@@ -117,6 +117,10 @@ def check_queue(queue: Queue) -> None:
     if not 0 <= queue.capacity <= MAX_CAPACITY:
         raise InvalidArgument("capacity", f"must be 0 (unbounded) to {MAX_CAPACITY}")
     check_retry(queue.retry_profile, queue.retry_base, queue.retry_max, queue.retry_jitter)
+    for name in ("retention", "dead_letter_retention"):
+        kept = getattr(queue, name)
+        if kept is not None and not 0 <= kept <= MAX_SECONDS:  # NaN, too
+            raise InvalidArgument(name, f"must be 0 (for ever) to {MAX_SECONDS:.0f} seconds")
     for priority, weight in (queue.priority_weights or {}).items():
         if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= MAX_WEIGHT:
             raise InvalidArgument(

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import cast
 
 from jobqueue.core.api import Inbox, Link
@@ -43,7 +43,7 @@ from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
-from jobqueue.core.waiting import is_set_within
+from jobqueue.core.waiting import in_turns, is_set_within
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
@@ -55,6 +55,7 @@ from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.queue_ttls import QueueTtls
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
+from jobqueue.engine.seeing_off import see_off
 from jobqueue.engine.sessions import Plan, Session, Work
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
@@ -160,6 +161,14 @@ class Engine(OperatorCalls):
             self._control.start()
         self._started = True
 
+    async def see_workers_off(self, connected: Callable[[str], bool], within: float) -> None:
+        """Before a stop: assign nothing more, and let workers that stop, too, report their jobs.
+
+        ``connected`` says by its id whether a worker can still report here.
+        """
+        if self._started and self._roster is None:  # a roster's workers report to the store
+            await see_off(self._scheduler, connected, within)
+
     async def stop(self) -> None:
         """Take no more, finish what is in flight, close the store."""
         if not self._started:
@@ -199,6 +208,7 @@ class Engine(OperatorCalls):
             self._leads_under,
             self._leads_no_more,
             self._wake_stream,
+            self._stream_flows,
         )
 
     def _leads_under(self) -> Term | None:
@@ -210,6 +220,9 @@ class Engine(OperatorCalls):
     def _wake_stream(self) -> None:
         if self._stream is not None:
             self._stream.wake()
+
+    def _stream_flows(self) -> bool:
+        return self._stream is not None and self._stream.flows()
 
     async def _stream_is_anothers(self) -> bool:
         """A leader without a stream would keep the one that has it from publishing."""
@@ -234,14 +247,17 @@ class Engine(OperatorCalls):
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
         """See ``ClientApi.submit``."""
-        results: list[SubmitResult | None] = [None] * len(specs)
         limit = self._settings.max_payload_bytes
         now = self._clock.now()
-        for place, spec in enumerate(specs):
+
+        def refusal(spec: JobSpec) -> SubmitResult | None:
             try:
                 admission.check_spec(spec, limit, now)
             except InvalidArgument as error:
-                results[place] = SubmitResult.refused(error)
+                return SubmitResult.refused(error)
+            return None
+
+        results = await in_turns(refusal, specs)
         # Only now: the store need not understand the name of every queue that is asked for.
         good = [place for place, result in enumerate(results) if result is None]
         ttls = await self._queue_ttls.of([specs[place] for place in good])

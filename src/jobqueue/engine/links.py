@@ -104,7 +104,7 @@ class EngineLink:
             session.told = WorkerStatus.ONLINE
             self._scheduler.wake()
 
-    async def drain(self) -> None:
+    async def drain(self, *, pause: bool = False) -> None:
         """See ``Link.drain``."""
         self._scheduler.withdraw(self._session)
         await self._session.settle()

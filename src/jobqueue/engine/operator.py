@@ -58,20 +58,24 @@ class OperatorCalls:
         admission.check_queue(queue)
         if not await self._store.create_queue(queue):
             raise AlreadyExists(f"name: there is a queue {queue.name!r} already")
-        return queue
+        return self._settings.complete(queue)
 
     async def update_queue(self, name: str, update: QueueUpdate) -> Queue:
         """See ``OperatorApi.update_queue``."""
         if not update.named():
             raise InvalidArgument("update", f"names no setting; allowed: {', '.join(UPDATABLE)}")
-        queue = (await self.queue_stats(name)).queue
+        admission.check_may_exist(name)
+        found = await self._store.stats(name)
+        if not found:
+            raise no_such_queue(name)
+        queue = found[0].queue
         values = update.resolve(queue, self._settings.queue)
         admission.check_queue(replace(queue, **values))
         changed = await self._store.update_queue(name, values)
         if changed is None:
             raise no_such_queue(name)
         self._scheduler.wake()
-        return changed
+        return self._settings.complete(changed)
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
         """See ``OperatorApi.delete_queue``."""
@@ -112,14 +116,19 @@ class OperatorCalls:
         found = await self._store.stats(name)
         if not found:
             raise no_such_queue(name)
-        await self._unserved.complete(found)
+        await self._complete(found)
         return found[0]
 
     async def list_queues(self) -> list[QueueStats]:
         """See ``OperatorApi.list_queues``."""
         found = await self._store.stats()
-        await self._unserved.complete(found)
+        await self._complete(found)
         return found
+
+    async def _complete(self, found: list[QueueStats]) -> None:
+        for stats in found:
+            stats.queue = self._settings.complete(stats.queue)
+        await self._unserved.complete(found)
 
     async def list_workers(self) -> list[Worker]:
         """See ``OperatorApi.list_workers``."""

@@ -47,12 +47,14 @@ class Roster:
         term: Callable[[], Term | None],
         term_ended: Callable[[], None],
         published: Callable[[], None],
+        flows: Callable[[], bool],
     ) -> None:
         self._store = store
         self._settings = settings
         self._current = term
         self._term_ended = term_ended
         self._published = published  # the outbox has something new
+        self._flows = flows  # whether Kafka gets it before long
         self._term: Term | None = None  # that the sessions were made under
         self._leases: dict[tuple[str, int], tuple[Session, int]] = {}  # by job and attempt
         self._wake = asyncio.Event()
@@ -83,7 +85,7 @@ class Roster:
             self._dismiss_all()
             return []
         try:
-            return await self._store.claim(claims, term=term)
+            return await self._store.claim(claims, term=term, tell=not self._flows())
         except TermEnded:
             _log.warning("this server leads no more; it assigns nothing")
             self._dismiss_all()
@@ -103,7 +105,8 @@ class Roster:
         """Jobs have ended. Hints say which, and sooner, unless Kafka is away."""
         if self._looking is None:
             loop = asyncio.get_running_loop()
-            self._looking = loop.call_later(_BEFORE_LONG, self._look_now)
+            after = _BEFORE_LONG if self._flows() else _PAUSE
+            self._looking = loop.call_later(after, self._look_now)
 
     def _look_now(self) -> None:
         self._looking = None

@@ -50,6 +50,7 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+        self._assigning = True
         self._returning: set[asyncio.Task[None]] = set()
         self.sessions = Sessions()
 
@@ -66,6 +67,10 @@ class Scheduler:
             self._task = None
         if self._returning:
             await asyncio.wait(self._returning)
+
+    def assign_no_more(self) -> None:
+        """Promise no more slots: the server is about to stop."""
+        self._assigning = False
 
     def wake(self, work: Work | None = None) -> None:
         """Something may have become claimable: these jobs, or any.
@@ -149,6 +154,8 @@ class Scheduler:
         """
         if work is not None:
             self._note(work)
+        if not self._assigning:
+            return Plan.nothing()
         return self.sessions.plan(
             self._settings.batch_size, self._news, self._dry.__contains__, freed, ending
         )
@@ -158,6 +165,8 @@ class Scheduler:
 
         Where something waits it goes first, and the next cycle sees to that.
         """
+        if not self._assigning:
+            return Plan.nothing()
         return self.sessions.plan(
             min(jobs, self._settings.batch_size),
             self._news,

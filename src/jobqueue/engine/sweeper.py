@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from jobqueue.core.clock import Clock
-from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Outcome, Transition, WorkerStatus
+from jobqueue.core.errors import Conflict, JobQueueError
+from jobqueue.core.job import Outcome, Queue, Transition, WorkerStatus
+from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Observer
-from jobqueue.core.store import Store, Term, TermEnded
+from jobqueue.core.store import JobFilter, Store, Term, TermEnded
 from jobqueue.core.waiting import is_set_within
 from jobqueue.engine.leadership import Leadership
 from jobqueue.engine.settings import EngineSettings
 
 _log = logging.getLogger("jobqueue.engine.sweeper")
 _PRUNE_INTERVAL = 10.0
+_LOOK_AT_ALL = 600.0
 _WORKERS_KEPT = 86_400.0  # an OFFLINE worker is shown for a day
 _PASSES = 100  # of one sweep
 _STEP = 1.0  # a larger jump between the clocks means that one was set, or that we slept
@@ -64,6 +70,11 @@ class Sweeper:
         self._judge_at = 0.0
         self._skew = 0.0  # wall clock against monotonic clock
         self._prune_at = 0.0
+        self._look_at_all = 0.0  # when to prune dead letters, and what the marks below leave out
+        # Of queues with a retention of their own: nothing older is left. Not quite, where the event
+        # stream was behind: so these are forgotten from time to time.
+        self._pruned_to: dict[tuple[Any, ...], float] = {}
+        self._said_removed: set[str] = set()
         self._failing = False
 
     def start(self) -> None:
@@ -236,12 +247,82 @@ class Sweeper:
                 await self._store.forget_worker(worker.info.id)
 
     async def _prune(self) -> None:
-        if self._settings.retention <= 0 or time.monotonic() < self._prune_at:
+        now = time.monotonic()
+        if now < self._prune_at or self._leadership.term is None:
             return
+        if now >= self._look_at_all:
+            self._pruned_to.clear()
+        queues = [stats.queue for stats in await self._store.stats()]
+        own: dict[float, list[str]] = {}
+        for queue in queues:
+            if queue.retention is not None:
+                own.setdefault(queue.retention, []).append(queue.name)
+        named = [name for names in own.values() for name in names]
+        # The others, rather than those without a setting: jobs of a deleted queue leave, too.
+        await self._prune_done(self._settings.retention, named, others=True)
+        for age, names in own.items():
+            await self._prune_done(age, names, others=False)
+        if now >= self._look_at_all:
+            for queue in queues:
+                await self._prune_dead(self._settings.complete(queue))
+            self._look_at_all = now + _LOOK_AT_ALL
+        self._prune_at = time.monotonic() + _PRUNE_INTERVAL
+
+    async def _prune_done(self, age: float, queues: list[str], *, others: bool) -> None:
         limit = self._settings.sweep_limit
-        while (term := self._leadership.term) is not None:
-            before = self._clock.now() - self._settings.retention
-            if await self._store.prune_done(before, limit, term) < limit:
-                self._prune_at = time.monotonic() + _PRUNE_INTERVAL
+        look = (age, others, *queues)
+        while age > 0 and (term := self._leadership.term) is not None:
+            before = self._clock.now() - age
+            removed = await self._store.prune_done(
+                before,
+                limit,
+                term,
+                completed_after=self._pruned_to.get(look, -math.inf),
+                queues=queues,
+                others=others,
+            )
+            self._say_removed(removed, "DONE jobs", "retention", age)
+            if removed < limit:
+                if queues:  # what others keep for longer is not read again and again
+                    self._pruned_to[look] = before
                 return
             await asyncio.sleep(0)
+
+    async def _prune_dead(self, queue: Queue) -> None:
+        age = queue.dead_letter_retention or 0.0
+        limit = self._settings.sweep_limit
+        wanted = JobFilter(queue=queue.name, until=self._clock.now() - age, limit=limit)
+        while age > 0 and self._leadership.term is not None:
+            looked = await self._store.dead_letters(wanted)
+            removed = 0
+            if looked.found:
+                jobs = await self._store.list_jobs(
+                    replace(
+                        wanted,
+                        states=(State.DEAD_LETTERED,),
+                        before_seq=looked.found[0][0] + 1,
+                        limit=len(looked.found),
+                    )
+                )
+                for job in jobs:
+                    with contextlib.suppress(Conflict):  # the stream has not got its end yet
+                        removed += (
+                            await self._store.delete_job(job.id, version=job.version) is not None
+                        )
+            self._say_removed(removed, "dead letters", "dead_letter_retention", age)
+            if looked.before_seq is None:
+                return
+            wanted.before_seq = looked.before_seq
+
+    def _say_removed(self, removed: int, what: str, setting: str, age: float) -> None:
+        """The first time: whoever misses a job finds out why."""
+        if removed and setting not in self._said_removed:
+            self._said_removed.add(setting)
+            _log.info(
+                "removed %d %s that ended more than %g s ago; so long they are kept here"
+                " (queue.%s, or the queue's own; 0 = for ever), and later removals are not logged",
+                removed,
+                what,
+                age,
+                setting,
+            )

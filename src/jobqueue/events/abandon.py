@@ -50,6 +50,10 @@ class Abandon:
     def wake(self) -> None:
         """See ``StreamRunner.wake``."""
 
+    def flows(self) -> bool:
+        """See ``StreamRunner.flows``."""
+        return False
+
     async def health(self) -> ComponentHealth:
         """See ``StreamRunner.health``."""
         return ComponentHealth("kafka", True, "given up" if self._done else "to be given up")

@@ -9,12 +9,14 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.stream import (
     CancelRequested,
     Created,
+    DeadLetter,
     Failed,
     Finished,
     JobDeleted,
     JobEvent,
     QueueChange,
     QueueEvent,
+    RecordItem,
 )
 from jobqueue.pb.jq.v1 import events_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2 as types
@@ -31,15 +33,15 @@ class UnknownRecord(ValueError):
     """Bytes that are no record of the stream, or one that a newer version wrote."""
 
 
-RecordItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
-"""What the record holds; the rest of the stream's items are hints alone."""
-
-
-def encode(item: RecordItem) -> bytes:
-    """A record as it is published."""
+def encode(item: RecordItem, *, letter: bool = False) -> bytes:
+    """A record as it is published; with ``letter``, to the topic of dead letters."""
     record = pb.StreamRecord()
     if isinstance(item, JobEvent):
         _put_job_event(record.job_event, item)
+        if letter and item.letter is not None:
+            record.job_event.dead_letter.CopyFrom(
+                pb.DeadLetter(type=item.letter.type, payload=item.letter.payload)
+            )
     elif isinstance(item, QueueEvent):
         record.queue_event.CopyFrom(_queue_event(item))
     elif isinstance(item, CancelRequested):
@@ -128,6 +130,8 @@ def _queue_event(item: QueueEvent) -> pb.QueueEvent:
             retry_max_seconds=queue.retry_max,
             retry_jitter=queue.retry_jitter,
             priority_weights=queue.priority_weights,
+            retention_seconds=queue.retention,
+            dead_letter_retention_seconds=queue.dead_letter_retention,
             paused=queue.paused,
         ),
         timestamp=item.at,
@@ -135,8 +139,10 @@ def _queue_event(item: QueueEvent) -> pb.QueueEvent:
     )
 
 
-def decode(data: bytes) -> RecordItem:
+def decode(data: bytes | None) -> RecordItem:
     """A record as it was published; UnknownRecord if it is none."""
+    if data is None:
+        raise UnknownRecord("not a record of the event stream: a tombstone")
     try:
         record = pb.StreamRecord.FromString(data)
         kind = record.WhichOneof("record")
@@ -186,6 +192,8 @@ def _read_job_event(record: pb.JobEvent) -> JobEvent:
             finished.result if finished.HasField("result") else None,
             finished.cancel_requested,
         )
+    if record.HasField("dead_letter"):
+        item.letter = DeadLetter(record.dead_letter.type, record.dead_letter.payload)
     return item
 
 
@@ -221,6 +229,10 @@ def _read_queue_event(record: pb.QueueEvent) -> QueueEvent:
         retry_max=said.retry_max_seconds if said.HasField("retry_max_seconds") else None,
         retry_jitter=said.retry_jitter if said.HasField("retry_jitter") else None,
         priority_weights=dict(said.priority_weights) or None,
+        retention=said.retention_seconds if said.HasField("retention_seconds") else None,
+        dead_letter_retention=said.dead_letter_retention_seconds
+        if said.HasField("dead_letter_retention_seconds")
+        else None,
         paused=said.paused,
         created_at=record.created_at,
     )

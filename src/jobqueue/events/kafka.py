@@ -12,15 +12,19 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from jobqueue.core.errors import JobQueueError
+from jobqueue.core.identity import Writer
 from jobqueue.events.publisher import Message, PublishFailed, Refused
+from jobqueue.events.record import latest_writers
+from jobqueue.events.settings import KafkaSettings, said
 
 _log = logging.getLogger("jobqueue.events.kafka")
 _ADMIN_TIMEOUT = 5.0
@@ -36,28 +40,6 @@ _Error = confluent_kafka.KafkaError
 _TOO_LARGE = frozenset({_Error.MSG_SIZE_TOO_LARGE, _Error.RECORD_LIST_TOO_LARGE})
 # However often it is sent, the answer will be the same.
 _FOR_GOOD = frozenset({*_TOO_LARGE, _Error.INVALID_RECORD, _Error.POLICY_VIOLATION})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaSettings:
-    """Where Kafka is, how to get in, and how its topics are made."""
-
-    bootstrap: str
-    topics: Sequence[str]  # of the record: kept for ever
-    max_message_bytes: int
-    hints: Mapping[str, int] = field(default_factory=dict)  # topics of hints, and their partitions
-    partitions: int = 6
-    replication: int = -1  # as the brokers are set up
-    security: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def client(self) -> dict[str, Any]:
-        """What every client of that Kafka is told."""
-        return {
-            "bootstrap.servers": self.bootstrap,
-            "client.id": "jobqueue",
-            "log_level": 0,  # errors come by callback
-            **self.security,
-        }
 
 
 class _Batch:
@@ -76,6 +58,7 @@ class _Batch:
         self.refused: list[Refused] = []
         self.failed = ""
         self.bad_company = False
+        self.untimely = False
         self._done = done
 
     def delivered(self, error: Any, report: Any) -> None:
@@ -95,6 +78,7 @@ class _Batch:
             self.refused.append(Refused(message.topic, message.event_id, error.str()))
         else:
             self.bad_company = self.bad_company or innocent
+            self.untimely = self.untimely or code == _Error.INVALID_TIMESTAMP
             self.failed = self.failed or f"{message.topic}: {error.str()}"
         self._passed()
 
@@ -116,6 +100,8 @@ class KafkaPublisher:
         self._trouble = ""
         self._batch_bytes = _BATCH_BYTES
         self._singly = False  # each message in a request of its own
+        self._dated = True  # with the time of its event
+        self._used: Sequence[str] = settings.topics  # those that may hold something
 
     @property
     def address(self) -> str:
@@ -132,7 +118,7 @@ class KafkaPublisher:
         if self._producer is not None:
             return
         try:
-            smallest = await asyncio.to_thread(make_topics, self._settings)
+            smallest, self._used = await asyncio.to_thread(make_topics, self._settings)
         except confluent_kafka.KafkaException as error:
             raise PublishFailed(said(error)) from error
         self._loop = asyncio.get_running_loop()
@@ -161,6 +147,15 @@ class KafkaPublisher:
             target=_poll, args=(self._producer, self._ended), name="jobqueue-kafka", daemon=True
         )
         self._polling.start()
+
+    async def writers(self) -> set[Writer]:
+        """See ``Publisher.writers``."""
+        try:
+            return await asyncio.to_thread(
+                latest_writers, self._settings, self._used, _ADMIN_TIMEOUT
+            )
+        except JobQueueError as error:
+            raise PublishFailed(str(error)) from error
 
     async def probe(self) -> None:
         """See ``Publisher.probe``."""
@@ -201,7 +196,9 @@ class KafkaPublisher:
         batch = _Batch(messages, 0 if self._singly else self._batch_bytes, self._done)
         self._waiting[batch] = waiting
         produce, delivered = producer.produce, batch.delivered
+        now = time.time()  # brokers refuse what lies far ahead
         for message in messages:
+            at = message.at if self._dated else None
             try:
                 produce(
                     message.topic,
@@ -210,6 +207,7 @@ class KafkaPublisher:
                     partition=message.partition,
                     on_delivery=delivered,
                     headers=message.headers,
+                    timestamp=0 if at is None else max(1, int(min(at, now) * 1000)),
                 )
             except confluent_kafka.KafkaException as error:  # too large for this client already
                 self._loop.call_soon(batch.not_taken, message, error.args[0])
@@ -225,6 +223,13 @@ class KafkaPublisher:
             self._trouble = ""
         if batch.bad_company:  # the next life finds out which ones it was
             self._singly = True
+        if batch.untimely and self._dated:
+            self._dated = False
+            _log.warning(
+                "Kafka refuses the time of an event as a record's timestamp (see the topics'"
+                " message.timestamp.before.max.ms): records get the time of their publishing; the"
+                " event's is in ce_time"
+            )
         with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
             self._loop.call_soon_threadsafe(self._answer, batch)
 
@@ -249,12 +254,6 @@ def _poll(producer: Any, ended: threading.Event) -> None:
         producer.poll(_POLL)
 
 
-def said(error: Any) -> str:
-    """What went wrong, in Kafka's words."""
-    first = error.args[0] if error.args else error
-    return str(first.str()) if isinstance(first, _Error) else str(first)
-
-
 def check(settings: KafkaSettings, timeout: float) -> str:
     """Ask the brokers for their topics, and change nothing. Raises KafkaException."""
     found = AdminClient(settings.client()).list_topics(timeout=timeout)
@@ -263,10 +262,11 @@ def check(settings: KafkaSettings, timeout: float) -> str:
     return f"{brokers}; {', '.join(missing)} would be created" if missing else brokers
 
 
-def make_topics(settings: KafkaSettings) -> int:
+def make_topics(settings: KafkaSettings) -> tuple[int, list[str]]:
     """Make the topics that are not there, and look at those that are. Raises KafkaException.
 
-    Returns the size of the largest message that all of them take, as far as it is known.
+    Returns the size of the largest message that all of them take, as far as it is known; and the
+    topics of the record that were there.
     """
     admin = AdminClient(settings.client())
     there = admin.list_topics(timeout=_ADMIN_TIMEOUT).topics
@@ -294,8 +294,9 @@ def make_topics(settings: KafkaSettings) -> int:
     for topic, partitions in settings.hints.items():
         if topic in there and len(there[topic].partitions) < partitions:
             _widen(admin, topic, partitions)
-    limits = [_look_at(admin, topic, kept) for topic in settings.topics if topic in there]
-    return min([settings.max_message_bytes, *limits])
+    used = [topic for topic in settings.topics if topic in there]
+    limits = [_look_at(admin, topic, kept) for topic in used]
+    return min([settings.max_message_bytes, *limits]), used
 
 
 def _widen(admin: Any, topic: str, partitions: int) -> None:

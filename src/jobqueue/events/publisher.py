@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from jobqueue.core.identity import Writer
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A record on its way."""
+class Message(NamedTuple):
+    """A record on its way. A tuple: one is made for each event."""
 
     topic: str
     key: bytes
@@ -18,6 +19,7 @@ class Message:
     event_id: str
     partition: int = -1  # -1: by its key
     headers: list[tuple[str, bytes]] | None = None
+    at: float | None = None  # when it happened; None: now
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ class Publisher(Protocol):
 
     async def open(self) -> None:
         """Connect and make what is missing; PublishFailed if that cannot be done in time."""
+        ...
+
+    async def writers(self) -> set[Writer]:
+        """Who wrote the latest records that are there; PublishFailed if that cannot be seen."""
         ...
 
     async def probe(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,16 @@ import confluent_kafka
 from confluent_kafka import TopicPartition
 
 from jobqueue.core.errors import NotFound, Unavailable
-from jobqueue.events.kafka import KafkaSettings, said
+from jobqueue.core.identity import Writer
+from jobqueue.events.codec import UnknownRecord, decode
+from jobqueue.events.headers import writer_of
+from jobqueue.events.settings import KafkaSettings, said
 
 _TIMEOUT = 10.0
 _SILENCE = 30.0  # without a record before it is given up
 _POLL = 0.5
 _PAGE = 5_000
+_LOOK_BACK = 100
 
 Part = tuple[str, int]
 """A topic and one of its partitions."""
@@ -31,14 +36,33 @@ class Raw:
     partition: int
     offset: int
     key: bytes
-    value: bytes
+    value: bytes | None  # None: a tombstone
+    at: float = 0.0  # Kafka's timestamp
+    writer: Writer | None = None  # None: it does not say
+
+    @property
+    def where(self) -> str:
+        """Its place, for people."""
+        return f"{self.topic}, partition {self.partition}, offset {self.offset}"
 
 
 class Record:
-    """Every partition of some topics, up to their ends. Blocking; no group, nothing committed."""
+    """Every partition of some topics, up to their ends. Blocking; no group, nothing committed.
 
-    def __init__(self, settings: KafkaSettings, topics: Sequence[str]) -> None:
+    With ``last``: of each partition only so many records, the latest ones.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topics: Sequence[str],
+        *,
+        last: int | None = None,
+        silence: float = _SILENCE,
+    ) -> None:
         self._topics = topics
+        self._last = last
+        self._silence = silence
         self._address = settings.bootstrap
         self._ends: dict[Part, int] = {}
         self.total = 0  # messages to read
@@ -92,6 +116,8 @@ class Record:
             if first > 0:
                 where = f"{topic}, partition {number}"
                 self.cut_off[where] = f"the records before offset {first} are gone"
+            if self._last is not None:
+                first = max(first, end - self._last)
             if end > first:
                 self._ends[topic, number] = end
                 self.total += end - first
@@ -113,8 +139,8 @@ class Record:
             if page:
                 heard = time.monotonic()
                 yield page
-            elif time.monotonic() > heard + _SILENCE:
-                raise self._away(self._trouble or f"no record came for {_SILENCE:g} s")
+            elif time.monotonic() > heard + self._silence:
+                raise self._away(self._trouble or f"no record came for {self._silence:g} s")
 
     def _read(self, message: Any) -> list[Raw]:
         """The message, unless it was written since."""
@@ -122,8 +148,45 @@ class Record:
         if offset >= self._ends.get((topic, partition), 0):
             return []
         self._reached(topic, partition, offset + 1)
-        return [Raw(topic, partition, offset, message.key() or b"", message.value() or b"")]
+        return [
+            Raw(
+                topic,
+                partition,
+                offset,
+                message.key() or b"",
+                message.value(),
+                message.timestamp()[1] / 1000,
+                writer_of(message.headers()),
+            )
+        ]
 
     def _reached(self, topic: str, partition: int, offset: int) -> None:
         if offset >= self._ends.get((topic, partition), offset + 1):
             del self._ends[topic, partition]
+
+
+def latest_writers(settings: KafkaSettings, topics: Sequence[str], silence: float) -> set[Writer]:
+    """Who wrote the latest record of each partition.
+
+    Where that is nobody's record, who wrote the one before it. A topic in which the last hundred
+    are nobody's counts as empty.
+    """
+    found: dict[Part, Writer | None] = {}
+    for last in (1, _LOOK_BACK):
+        with Record(settings, topics, last=last, silence=silence) as record:
+            for page in record.messages():
+                for raw in page:
+                    part = raw.topic, raw.partition
+                    found[part] = _writer(raw) or found.get(part)
+        if None not in found.values():
+            break
+    return {writer for writer in found.values() if writer is not None}
+
+
+def _writer(raw: Raw) -> Writer | None:
+    """Who wrote it; None: it is no record of the stream."""
+    if raw.writer is None:
+        with contextlib.suppress(UnknownRecord):
+            decode(raw.value)
+            return Writer()
+    return raw.writer

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.failpoints import reach
+from jobqueue.core.identity import Identity, Writer
 from jobqueue.core.job import ComponentHealth
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Lag, Store, Term, TermEnded
-from jobqueue.core.stream import Changes
+from jobqueue.core.stream import Changes, StreamItem
 from jobqueue.core.waiting import is_set_within
 from jobqueue.events.pace import Pace
 from jobqueue.events.publisher import Message, Publisher, PublishFailed, Refused
@@ -58,6 +59,10 @@ class _Flight:
     refused: int  # could not even be sent
 
 
+class AnothersRecord(Exception):
+    """The topics hold records that this store may not go on from."""
+
+
 class Relay:
     """Implements ``core.stream.StreamRunner``."""
 
@@ -79,6 +84,7 @@ class Relay:
         self._why = ""  # the stream stands still
         self._away = ""  # nobody answers there, seen by a server that does not publish
         self._told = False
+        self._refused = False  # the topics hold another store's records
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, store: Store, term: Callable[[], Term | None]) -> None:
@@ -107,6 +113,10 @@ class Relay:
     def wake(self) -> None:
         """See ``StreamRunner.wake``."""
         self._wake.set()
+
+    def flows(self) -> bool:
+        """See ``StreamRunner.flows``."""
+        return not self._why
 
     async def health(self) -> ComponentHealth:
         """See ``StreamRunner.health``."""
@@ -146,6 +156,8 @@ class Relay:
                 moved = await self._publish(term)
             except TermEnded:
                 await self._rest(_STANDBY)
+            except AnothersRecord as error:
+                self._refuse(str(error))
             except PublishFailed as error:
                 self._observer.publish_failed(self._topics.jobs, 1)
                 self._fail(str(error))
@@ -165,6 +177,8 @@ class Relay:
         position = await self._store.begin_stream(term)
         self._leading = True  # before Kafka is there: how far it is behind must be seen
         await self._publisher.open()
+        messages = self._topics.of_store(await self._checked())
+        self._accepted()
         moved = False
         flying: deque[_Flight] = deque()
         reading: asyncio.Task[Changes] | None = None
@@ -178,7 +192,7 @@ class Relay:
                     reading = asyncio.create_task(self._read(position))
                 await reach("relay.read")
                 if page.items:
-                    flying.append(await self._send(page))
+                    flying.append(await self._send(page, messages))
                     await reach("relay.sent")
                 while flying and (not page.items or len(flying) >= _AHEAD or flying[0].acks.done()):
                     await self._settle(flying, term)
@@ -208,10 +222,30 @@ class Relay:
                 await asyncio.wait([reading])
         return moved
 
+    async def _checked(self) -> Identity:
+        """The store's identity. Raises AnothersRecord where it must not be published.
+
+        Two stores in one record give the same numbers to different jobs: nothing could be rebuilt.
+        """
+        identity, writers = await self._store.identity(), await self._publisher.writers()
+        others = sorted(str(one) for one in writers if not identity.goes_on_from(one))
+        if others:
+            here = Writer(identity.store, identity.generation)
+            raise AnothersRecord(
+                f"the topics {', '.join(self._topics.all)} hold the records of {'; '.join(others)};"
+                f" this is {here}. Nothing is published, so that the record stays whole. If the"
+                " store was lost, stop all servers and workers and rebuild it by `jq-ctl replay`"
+                " (docs/replay.md). To go on without the record, name new topics in"
+                " kafka.topic_jobs, kafka.topic_dead_letters and kafka.topic_queues"
+            )
+        return identity
+
     async def _read(self, position: int) -> Changes:
         return await self._store.changes_after(position, _PAGE, _PAGE_BYTES)
 
-    async def _send(self, page: Changes) -> _Flight:
+    async def _send(
+        self, page: Changes, messages_of: Callable[[StreamItem], list[Message]]
+    ) -> _Flight:
         messages: list[Message] = []
         refused = 0
         for first in range(0, len(page.items), _SLICE):
@@ -219,7 +253,7 @@ class Relay:
             with self._pace.stretch():
                 for item in page.items[first : first + _SLICE]:
                     try:
-                        messages += self._topics.messages(item)
+                        messages += messages_of(item)
                     except (TypeError, ValueError) as error:  # it cannot be written at all
                         refused += 1
                         self._alarm(Refused(self._topics.jobs, item.event_id, str(error)))
@@ -271,6 +305,18 @@ class Relay:
             where = self._publisher.address
             _log.warning("the event stream stands still: %s: %s; %s", where, why, _NO_JOB_WAITS)
 
+    def _refuse(self, why: str) -> None:
+        if not self._refused:
+            self._refused = self._told = True
+            self._observer.stream_refused(True)
+            _log.error("the event stream stands still: %s", why)
+        self._why = why
+
+    def _accepted(self) -> None:
+        if self._refused:
+            self._refused = False
+            self._observer.stream_refused(False)
+
     def _recovered(self) -> None:
         self._why = ""
         if self._told:
@@ -281,6 +327,7 @@ class Relay:
         if self._leading:
             self._leading = False
             self._observer.stream_lag(None)
+        self._accepted()
         self._why = ""
         self._told = False
 
@@ -308,10 +355,18 @@ class Relay:
             await asyncio.sleep(_PROBE_EVERY)
             try:
                 if not self._leading:
-                    await self._publisher.probe()
+                    await self._look_on()
                 self._away = ""
-            except PublishFailed as error:
+            except (PublishFailed, AnothersRecord) as error:
                 self._away = str(error)
+            except JobQueueError as error:
+                _log.debug("how the stream is cannot be seen: %s", error)
+
+    async def _look_on(self) -> None:
+        await self._publisher.probe()
+        lag = await self._store.stream_lag()
+        if lag is not None and lag.seconds > _PROBE_EVERY:
+            await self._checked()  # who publishes may not be allowed to
 
     async def _rest(self, seconds: float) -> None:
         if await is_set_within(self._wake, seconds) and not self._stopping:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from jobqueue.core.errors import Conflict
+from jobqueue.core.errors import Conflict, InvalidArgument
+from jobqueue.core.identity import Identity, Writer, successor
 from jobqueue.core.rebuild import World
 from jobqueue.core.restore import unplaced
 from jobqueue.core.stream import CancelRequested, JobDeleted, JobEvent, StreamItem
@@ -16,13 +18,36 @@ if TYPE_CHECKING:
     from jobqueue.events.record import Raw, Record
 
 _SHOWN = 5
+_NOBODY = Writer()
 _OfJob = JobEvent | CancelRequested | JobDeleted
 
 
 @dataclass(slots=True)
-class Replay:
-    """What was read so far. Jobs with missing records are left out of the world, and named."""
+class Trace:
+    """What a store left in the record. Times are Kafka's."""
 
+    records: int = 0
+    first: float = float("inf")
+    last: float = 0.0
+    generations: set[str] = field(default_factory=set)
+
+    def count(self, at: float, generation: str) -> None:
+        """Add a record."""
+        self.records += 1
+        self.first, self.last = min(self.first, at), max(self.last, at)
+        self.generations.add(generation)
+
+
+@dataclass(slots=True)
+class Replay:
+    """What was read so far. Jobs with missing records are left out of the world, and named.
+
+    With ``only``, records of other stores are counted and not taken.
+    """
+
+    only: frozenset[str] | None = None
+    stores: dict[str, Trace] = field(default_factory=dict)  # by id; "": records that name none
+    ignored: list[str] = field(default_factory=list)  # places of what is no record of the stream
     world: World = field(default_factory=World)
     records: int = 0
     repeated: int = 0  # that were there already
@@ -50,8 +75,13 @@ class Replay:
         try:
             item = decode(raw.value)
         except UnknownRecord as unknown:
-            where = f"{raw.topic}, partition {raw.partition}, offset {raw.offset}"
-            self._leave_out(raw.key.decode(errors="replace") or where, f"{where}: {unknown}")
+            if raw.writer is None:  # if it stands where a record was, its job has a gap
+                self.ignored.append(raw.where)
+            elif self._count(raw):  # a newer version's
+                name = raw.key.decode(errors="replace") or raw.where
+                self._leave_out(name, f"{raw.where}: {unknown}")
+            return
+        if not self._count(raw):
             return
         if isinstance(item, _OfJob):
             job_id = _job_of(item)
@@ -59,6 +89,12 @@ class Replay:
                 self._early.setdefault(job_id, []).append(item)
                 return
         self.add(item)
+
+    def _count(self, raw: Raw) -> bool:
+        """Note who wrote it; False: not a store that is wanted."""
+        writer = raw.writer or _NOBODY
+        self.stores.setdefault(writer.store, Trace()).count(raw.at, writer.generation)
+        return self.only is None or writer.store in self.only
 
     def _in_order(self, job_id: str, items: list[_OfJob]) -> None:
         """Take what was put aside of a job; all that there is of it has been read."""
@@ -84,6 +120,45 @@ class Replay:
     def _leave_out(self, name: str, why: str) -> None:
         self.damaged.setdefault(name, why)
         self.world.discard(name)
+
+    @property
+    def named(self) -> list[str]:
+        """The stores that left records, the first one first."""
+        return sorted(filter(None, self.stores), key=lambda one: self.stores[one].first)
+
+    def of_store(self, store: str) -> frozenset[str]:
+        """Whose records are that store's: records that name none are the first one's."""
+        if store not in self.named:
+            there = ", ".join(self.named) or "none is named"
+            raise InvalidArgument("--store", f"{store!r} has no record here; there are: {there}")
+        return frozenset((store, "")) if store == self.named[0] else frozenset((store,))
+
+    def identity(self) -> Identity:
+        """Who a store is that is rebuilt from this."""
+        taken = {one: found for one, found in self.stores.items() if self._wanted(one)}
+        store = next(filter(None, taken), "")
+        return successor(store, set().union(*(found.generations for found in taken.values())))
+
+    def _wanted(self, store: str) -> bool:
+        return self.only is None or store in self.only
+
+    def check_one_store(self) -> None:
+        """Conflict if the records of several stores were taken."""
+        found = [one for one in self.named if self._wanted(one)]
+        if len(found) > 1:
+            shown = "\n  ".join(f"{one}: {self._shown(one)}" for one in found)
+            raise Conflict(
+                f"the topics hold the records of {len(found)} stores; name the one to rebuild with"
+                f" --store:\n  {shown}"
+            )
+
+    def _shown(self, store: str) -> str:
+        found = self.stores[store]
+        first, last = (
+            datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+            for at in (found.first, found.last)
+        )
+        return f"{found.records} records, {first} to {last}"
 
     def check(self) -> None:
         """Conflict if something is missing."""

@@ -13,7 +13,7 @@ import confluent_kafka
 from jobqueue.core.errors import NotFound, Unavailable
 from jobqueue.core.stream import StreamItem
 from jobqueue.events.codec import UnknownRecord, decode
-from jobqueue.events.kafka import KafkaSettings, said
+from jobqueue.events.settings import KafkaSettings, said
 
 _log = logging.getLogger("jobqueue.events.tail")
 _TIMEOUT = 10.0
@@ -83,7 +83,13 @@ class Tail:
                 try:
                     yield decode(message.value())
                 except UnknownRecord as unknown:
-                    _log.warning("offset %d: %s", message.offset(), unknown)
+                    _log.warning(
+                        "topic %s, partition %d, offset %d: %s; it is passed over",
+                        self._topic,
+                        message.partition(),
+                        message.offset(),
+                        unknown,
+                    )
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                 self._open.discard(message.partition())
             elif not error.retriable() and error.fatal():

@@ -441,19 +441,25 @@ class WorkerHeartbeatRequest(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     HEARTBEAT_AT_MS_FIELD_NUMBER: _builtins.int
     CAPACITY_HINT_FIELD_NUMBER: _builtins.int
+    RUNNING_JOB_IDS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     heartbeat_at_ms: _builtins.int
     capacity_hint: _builtins.int
+    @_builtins.property
+    def running_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The jobs that the worker has, so that a coordinator that was started anew knows of them."""
+
     def __init__(
         self,
         *,
         worker_id: _builtins.str = ...,
         heartbeat_at_ms: _builtins.int = ...,
         capacity_hint: _builtins.int = ...,
+        running_job_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_hint", b"capacity_hint", "heartbeat_at_ms", b"heartbeat_at_ms", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_hint", b"capacity_hint", "heartbeat_at_ms", b"heartbeat_at_ms", "running_job_ids", b"running_job_ids", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

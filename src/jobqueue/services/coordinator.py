@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.deadline import deadline
@@ -20,9 +21,11 @@ from jobqueue.core.errors import Code, JobQueueError, NotFound
 from jobqueue.services import journal
 from jobqueue.services.liveness import Liveness
 from jobqueue.services.model import (
+    CANCELED_LOST,
     CANCELED_RUNNING,
     CANCELED_UNSTARTED,
     HEARTBEAT_INTERVAL_MS,
+    MAX_PAGE_SIZE,
     MAX_SUMMARY,
     OUTPUT_TOO_LARGE,
     RETRY_AFTER_MS,
@@ -30,21 +33,28 @@ from jobqueue.services.model import (
     WORKER_TIMEOUT_MS,
     Actor,
     Envelope,
+    Listing,
     Outcome,
     Record,
     Report,
+    Sort,
     Status,
     Stored,
+    Summary,
     Work,
     clamp_hint,
 )
-from jobqueue.services.protocols import UNCERTAIN, Jobs, Queue, Results, new_request_id
+from jobqueue.services.protocols import Jobs, Queue, Results, is_uncertain, new_request_id
 from jobqueue.services.repeats import Protocols
 from jobqueue.services.requests import check_worker_id
 
 NO_REASON = "failed, and the worker gave no reason"
 _SETTLE_SECONDS = 2.0
-_TRANSIENT = (UNCERTAIN - {Code.INTERNAL}) | {Code.QUEUE_FULL}
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds until a job that met a defect is tried again
+_RUNNING = Listing(frozenset({Status.RUNNING}), Sort.CREATED_AT_ASC, limit=MAX_PAGE_SIZE)
+_TRANSIENT = frozenset(
+    {Code.UNAVAILABLE, Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED, Code.QUEUE_FULL}
+)
 _ENDS = {
     Outcome.SUCCEEDED: Status.DONE,
     Outcome.FAILED: Status.FAILED,
@@ -56,12 +66,15 @@ _ENDS = {
 class _Taken:
     """A job that is out of the queue, and the id of its compare-and-set.
 
-    ``asked``: that was sent, so that the job may be RUNNING.
+    ``asked``: that was sent, so that the job may be RUNNING. After a defect it is not tried again
+    before ``due``, and after the next one for twice as long.
     """
 
     job_id: str
     request_id: str = field(default_factory=new_request_id)
     asked: bool = False
+    pause: float = _FIRST_PAUSE
+    due: float = -math.inf
 
 
 class Coordinator:
@@ -86,22 +99,27 @@ class Coordinator:
         self._retry_after_ms = clamp_hint(retry_after_ms)
         self._clock = clock or SystemClock()
         self._liveness = Liveness(worker_timeout_ms, monotonic)
-        self._look_every = worker_timeout_ms / 1000 / 8
+        self._worker_timeout = worker_timeout_ms / 1000
+        self._look_every = self._worker_timeout / 8
+        self._monotonic = monotonic
         self._protocols = Protocols()
         self._taken: deque[_Taken] = deque()
+        self._starting: set[str] = set()
         self._unanswered: list[str] = []  # request ids of takes
-        self._watch: asyncio.Task[None] | None = None
+        self._nowhere: dict[str, bool] = {}  # RUNNING jobs that no worker has: was it told?
+        self._watches: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to judge workers."""
-        self._watch = asyncio.create_task(self._look())
+        self._watches = [asyncio.create_task(self._look()), asyncio.create_task(self._search())]
 
     async def stop(self, seconds: float = _SETTLE_SECONDS) -> None:
         """Let what was begun end: it needs no longer than a few calls do."""
         await self._protocols.settle(min(seconds, _SETTLE_SECONDS))
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        self._watches.clear()
         if self._unanswered:
             journal.anomaly(
                 f"stopped with {len(self._unanswered)} takes unanswered: as many jobs may be out"
@@ -126,7 +144,13 @@ class Coordinator:
     # -- liveness --------------------------------------------------------------------------------
 
     async def heartbeat(
-        self, worker_id: str, at_ms: int, capacity: int, *, incarnation: str = ""
+        self,
+        worker_id: str,
+        at_ms: int,
+        capacity: int,
+        *,
+        incarnation: str = "",
+        running: Sequence[str] = (),
     ) -> int:
         """Refresh; by this process's clock, not by the worker's."""
         check_worker_id(worker_id)
@@ -142,12 +166,27 @@ class Coordinator:
                 worker_id=worker_id,
                 job_ids=jobs,
             )
+        self._liveness.runs(worker_id, running)
         return self._heartbeat_interval_ms
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self._look_every)
             self.look()
+
+    async def _search(self) -> None:
+        while True:
+            await asyncio.sleep(self._worker_timeout)  # every worker that lives has been heard
+            try:
+                await self.find_lost()
+            except JobQueueError as error:
+                journal.note(
+                    "search_failed", f"cannot look for RUNNING jobs: {error.message}; trying again"
+                )
+            except Exception:  # a defect; the next look may pass
+                journal.log.exception(
+                    "the look for lost jobs failed", extra={"event": "search_failed"}
+                )
 
     def look(self) -> None:
         """Tell of the workers that fell silent."""
@@ -159,6 +198,41 @@ class Coordinator:
                 worker_id=worker_id,
                 job_ids=jobs,
             )
+
+    async def find_lost(self) -> None:
+        """Tell of RUNNING jobs that no worker has; those that were to be canceled end.
+
+        On its way to a worker, too, a job is with none: it is lost if it was there a round before.
+        """
+        running: list[Summary] = []
+        offset: int | None = 0
+        while offset is not None:
+            page = await self._jobs.list(replace(_RUNNING, offset=offset))
+            running += page.jobs
+            offset = page.next_offset
+        told = self._nowhere
+        nowhere = [job for job in running if not self._has(job.job_id)]
+        self._nowhere = {job.job_id: told.get(job.job_id, False) for job in nowhere}
+        for job in nowhere:
+            if job.job_id not in told or self._has(job.job_id):
+                continue
+            if job.cancel_requested:
+                await self._end(Envelope(job.job_id, Status.CANCELED, output_summary=CANCELED_LOST))
+                self._tell_nowhere(job.job_id, "its cancel is finished")
+            elif not told[job.job_id]:
+                self._tell_nowhere(job.job_id, "it is lost, and CancelJob ends it")
+                self._nowhere[job.job_id] = True
+
+    def _has(self, job_id: str) -> bool:
+        """Whether a worker has the job, or is about to."""
+        return (
+            self._liveness.has(job_id)
+            or job_id in self._starting
+            or any(taken.job_id == job_id for taken in self._taken)
+        )
+
+    def _tell_nowhere(self, job_id: str, what: str) -> None:
+        journal.warn("running_nowhere", f"no worker has a RUNNING job: {what}", job_id=job_id)
 
     # -- dispatch --------------------------------------------------------------------------------
 
@@ -179,20 +253,26 @@ class Coordinator:
         if not self._liveness.alive(worker_id):  # it fell silent while the queue was slow
             self._taken.append(taken)
             return idle
+        self._starting.add(taken.job_id)
         try:
             record = await self._start(taken)
+            if record is not None:
+                self._liveness.give(worker_id, taken.job_id)
         except asyncio.CancelledError:  # by the stop, which puts back what is here
             self._taken.append(taken)
             raise
+        finally:
+            self._starting.discard(taken.job_id)
         if record is None:
             return Work(retry_after_ms=RETRY_AFTER_RANGE_MS[0])  # there may be others
-        self._liveness.give(worker_id, taken.job_id)
         return Work(taken.job_id, record.spec)
 
     async def _take(self, worker_id: str) -> _Taken | None:
         """What is already here, or the first of the queue."""
-        if self._taken:
-            return self._taken.popleft()
+        now = self._monotonic()
+        if due := next((taken for taken in self._taken if taken.due <= now), None):
+            self._taken.remove(due)
+            return due
         request_id = self._unanswered.pop() if self._unanswered else new_request_id()
         try:
             job_id = await self._queue.dequeue(worker_id, request_id=request_id)
@@ -200,7 +280,7 @@ class Coordinator:
             self._unanswered.append(request_id)
             raise
         except JobQueueError as error:
-            if error.code in UNCERTAIN:
+            if is_uncertain(error):
                 self._unanswered.append(request_id)
             raise
         return None if job_id is None else _Taken(job_id)
@@ -246,9 +326,20 @@ class Coordinator:
     async def _keep(self, taken: _Taken, error: JobQueueError) -> None:
         """Of a job that is out of the queue nobody knows whether it started.
 
-        The next fetch asks again. What will not be answered then either would stand in the way
-        of the others: that goes to the end of the queue.
+        The next fetch asks again. A defect is likely to be met again, and must not stand in the
+        way of the others: the job waits, or goes to the end of the queue if it cannot be RUNNING.
         """
+        if error.code is Code.INTERNAL and taken.asked:
+            journal.warn(
+                "start_failed",
+                f"nobody knows whether a job was started: {error.message}; asking again in"
+                f" {taken.pause:g} s",
+                job_id=taken.job_id,
+            )
+            taken.due = self._monotonic() + taken.pause
+            taken.pause = min(2 * taken.pause, _LONGEST_PAUSE)
+            self._taken.append(taken)
+            return
         if error.code in _TRANSIENT:
             self._taken.append(taken)
             return
@@ -344,7 +435,7 @@ class Coordinator:
             Status.RUNNING,
             final,
             actor=Actor.COORDINATOR,
-            reason=_failure_reason(envelope, stored),
+            reason=_reason(envelope, stored),
             request_id=new_request_id(),
         )
         self._liveness.take(job_id)
@@ -393,10 +484,12 @@ def _envelope(report: Report, status: Status) -> Envelope:
     )
 
 
-def _failure_reason(envelope: Envelope, stored: Stored) -> str:
-    """Why the job failed, if it did: as the envelope has it that is kept, as far as we saw it."""
-    if stored.current is not Status.FAILED:
+def _reason(envelope: Envelope, stored: Stored) -> str:
+    """Why the job failed or was canceled, as the envelope that is kept has it, if we know."""
+    if stored.current is Status.DONE:
         return ""
-    if envelope.status is Status.FAILED:
+    if envelope.status is stored.current:
         return envelope.output_summary
+    if stored.current is Status.CANCELED:
+        return ""
     return OUTPUT_TOO_LARGE if stored.stored else NO_REASON

@@ -27,8 +27,9 @@ from jobqueue.services.model import (
     Spec,
     Status,
     Submitted,
+    Summary,
 )
-from jobqueue.services.protocols import UNCERTAIN, Jobs, Queue, Results, new_request_id
+from jobqueue.services.protocols import Jobs, Queue, Results, is_uncertain, new_request_id
 from jobqueue.services.repeats import Protocols, in_hand
 from jobqueue.services.requests import check_key, check_reason, check_spec
 
@@ -82,20 +83,13 @@ class Gateway:
         try:
             return await self._jobs.create(spec, key, request_id=request_id)
         except JobQueueError as error:
-            if error.code not in UNCERTAIN:
-                raise
-        # The job may be there, and only the answer knows its id. So it is asked for once more,
-        # though the client may have left.
-        with deadline(None):
-            try:
-                return await self._jobs.create(spec, key, request_id=request_id)
-            except JobQueueError as error:
-                if error.code in UNCERTAIN:
-                    journal.anomaly(
-                        f"a job may be there that is not in the queue: {error.message}",
-                        request_id=request_id,
-                    )
-                raise
+            if is_uncertain(error):  # only the answer knows the id of the job
+                journal.anomaly(
+                    "a job may be there that is not in the queue; if so, it is queued later: "
+                    + error.message,
+                    request_id=request_id,
+                )
+            raise
 
     async def _enqueue(self, created: Created) -> Submitted:
         # A job that was there may be missing from the queue, if who created it died in between.
@@ -188,48 +182,39 @@ class Gateway:
         return await self._protocols.run(self._cancel(job_id, reason))
 
     async def _cancel(self, job_id: str, reason: str) -> Canceled:
-        status = (await self._jobs.get(job_id)).summary.status
+        job = (await self._jobs.get(job_id)).summary
+        status = job.status
         if status.terminal:
             return Canceled(job_id, True, status, already_terminal=True)
         if status is Status.QUEUED:
             with in_hand("a job may be out of the queue", job_id):
-                ended = await self._cancel_queued(job_id, reason)
+                ended = await self._cancel_queued(job_id, reason, again=job.cancel_requested)
             if ended is not None:
                 return Canceled(job_id, True, ended, already_terminal=False)
         return await self._request_cancel(job_id, reason)
 
-    async def _cancel_queued(self, job_id: str, reason: str) -> Status | None:
-        """How the job has ended; None: it has left the queue, or is back in it."""
+    async def _cancel_queued(self, job_id: str, reason: str, *, again: bool) -> Status | None:
+        """How the job has ended; None: it has left the queue, or is back in it.
+
+        ``again``: a cancel found it out of the queue before. If it still is, it ends now: if it is
+        started at this moment, the compare-and-set has one winner.
+        """
         try:
-            if not await self._remove(job_id):
-                return None
+            removed = await self._queue.remove(job_id, request_id=new_request_id())
+        except JobQueueError as error:
+            if is_uncertain(error):
+                await self._put_back(job_id, "after a cancel that was not answered")
+            raise
+        if not removed and not again:
+            return None
+        try:
             status = await self._end_queued(job_id, reason)
         except JobQueueError:
-            await self._put_back(job_id)
+            await self._put_back(job_id, "after half a cancel")
             raise
         if status is Status.QUEUED:
-            await self._put_back(job_id)
+            await self._put_back(job_id, "after half a cancel")
         return status if status.terminal else None
-
-    async def _remove(self, job_id: str) -> bool:
-        request_id = new_request_id()
-        try:
-            return await self._queue.remove(job_id, request_id=request_id)
-        except JobQueueError as error:
-            if error.code not in UNCERTAIN:
-                raise
-        # Asked again until it is known: a request that is still on its way would take out the job
-        # after it was put back.
-        with deadline(None):
-            try:
-                return await self._queue.remove(job_id, request_id=request_id)
-            except JobQueueError as error:
-                if error.code in UNCERTAIN:
-                    journal.anomaly(
-                        f"a queued job may be missing from the queue: {error.message}",
-                        job_id=job_id,
-                    )
-                raise
 
     async def _end_queued(self, job_id: str, reason: str) -> Status:
         """Envelope, compare-and-set; the status afterwards."""
@@ -254,7 +239,7 @@ class Gateway:
             journal.note("canceled", "canceled while queued", job_id=job_id, reason=reason)
         return answer.current
 
-    async def _put_back(self, job_id: str) -> None:
+    async def _put_back(self, job_id: str, when: str) -> None:
         """A cancel that stopped half-way must not strand the job, however full the queue is.
 
         If its envelope was stored after all, that decides when the job has run. If it has left
@@ -269,16 +254,13 @@ class Gateway:
             except JobQueueError as error:
                 queued, failure = False, error.message
         if queued:
-            journal.warn(journal.RESCUE, "put back after half a cancel", job_id=job_id)
+            journal.warn(journal.RESCUE, f"put back {when}", job_id=job_id)
         else:
             journal.anomaly(f"a queued job may be missing from the queue: {failure}", job_id=job_id)
 
     async def _request_cancel(self, job_id: str, reason: str) -> Canceled:
         answer = await self._jobs.request_cancel(job_id, reason, request_id=new_request_id())
         assert answer.current is not None
-        if answer.applied and answer.current is Status.QUEUED:
-            # Taken by the Coordinator and not yet started, or lost with the memory of the queue.
-            journal.warn("queued_not_in_queue", "a queued job is not in the queue", job_id=job_id)
         journal.note(
             "cancel_requested",
             "asked to cancel",
@@ -287,6 +269,29 @@ class Gateway:
             current_status=answer.current.name,
         )
         return Canceled(job_id, True, answer.current, already_terminal=False)
+
+    # -- QUEUED, and in no queue -----------------------------------------------------------------
+
+    async def settle(self, job: Summary) -> None:
+        """Finish what was begun with a job that is QUEUED and in no queue, or put it back."""
+        job_id = job.job_id
+        if job_id in self._undoing:
+            await self._undo(job_id)
+            return
+        envelope = await self._results.get(job_id)
+        canceled = job.cancel_requested or (
+            envelope is not None and envelope.status is Status.CANCELED
+        )
+        journal.warn(
+            journal.NOT_IN_QUEUE,
+            "a QUEUED job is in no queue: "
+            + ("its cancel is finished" if canceled else "it is put back"),
+            job_id=job_id,
+        )
+        if canceled:
+            await self._end_queued(job_id, "a cancel that was left half-way")
+        else:
+            await self._put_back(job_id, "since it was in no queue")
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)

@@ -19,6 +19,7 @@ from jobqueue.core.errors import (
 from jobqueue.core.ids import new_job_ids
 from jobqueue.services import journal
 from jobqueue.services.model import (
+    CANCELED_UNSTARTED,
     MAX_DEDUP_KEYS,
     Applied,
     Created,
@@ -204,6 +205,8 @@ class JobLedger:
             summary = replace(summary, started_at_ms=now)
         if to.terminal:
             summary = replace(summary, finished_at_ms=now)
+            if to is Status.CANCELED and reason == CANCELED_UNSTARTED:  # RUNNING for a moment
+                summary = replace(summary, started_at_ms=0)
             self._ended[job_id] = None
         failure = reason if to is Status.FAILED else ""
         job.record = replace(job.record, summary=summary, failure_reason=failure)

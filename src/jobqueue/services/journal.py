@@ -13,6 +13,7 @@ ANOMALY = "consistency_anomaly"
 RACE = "expected_race"
 RESCUE = "rescue"
 STATE_LOST = "state_lost"
+NOT_IN_QUEUE = "queued_not_in_queue"
 
 
 def note(event: str, message: str, *, level: int = logging.INFO, **fields: object) -> None:
@@ -21,7 +22,7 @@ def note(event: str, message: str, *, level: int = logging.INFO, **fields: objec
 
 
 def anomaly(message: str, **fields: object) -> None:
-    """The parts disagree, and nobody will put it right."""
+    """The parts may disagree."""
     note(ANOMALY, message, level=logging.ERROR, **fields)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from jobqueue.core.errors import QueueFull
 
@@ -18,6 +18,7 @@ class Liveness:
         self._monotonic = monotonic
         self._heard: dict[str, float] = {}
         self._owners: dict[str, str] = {}
+        self._said: dict[str, set[str]] = {}  # the jobs that a worker says it has
         self._incarnations: dict[str, str] = {}
 
     @property
@@ -46,10 +47,28 @@ class Liveness:
         self._incarnations[worker_id] = incarnation
         if before == incarnation:
             return []
-        jobs = [job for job, owner in self._owners.items() if owner == worker_id]
-        for job in jobs:
-            del self._owners[job]
-        return jobs
+        return self._take_all([worker_id])[worker_id]
+
+    def runs(self, worker_id: str, job_ids: Iterable[str]) -> None:
+        """What the worker says that it runs, given to it by whomever."""
+        self._said[worker_id] = set(job_ids)
+
+    def has(self, job_id: str) -> bool:
+        """Whether some worker has the job."""
+        return job_id in self._owners or any(job_id in said for said in self._said.values())
+
+    def _take_all(self, workers: Iterable[str]) -> dict[str, list[str]]:
+        """The jobs of these workers, which have none any more."""
+        found: dict[str, list[str]] = {name: [] for name in workers}
+        for job, owner in self._owners.items():
+            if owner in found:
+                found[owner].append(job)
+        for worker_id, jobs in found.items():
+            jobs += sorted(self._said.pop(worker_id, set()).difference(self._owners))
+        for jobs in found.values():
+            for job in jobs:
+                self._owners.pop(job, None)
+        return found
 
     def alive(self, worker_id: str) -> bool:
         """Whether it was heard within the timeout."""
@@ -66,19 +85,16 @@ class Liveness:
 
     def take(self, job_id: str) -> None:
         """Nobody has the job any more."""
-        self._owners.pop(job_id, None)
+        owner = self._owners.pop(job_id, None)
+        for worker_id in self._said if owner is None else (owner,):
+            self._said.get(worker_id, set()).discard(job_id)
 
     def silent(self) -> list[tuple[str, list[str]]]:
         """Workers that were not heard in time, with their jobs; each is told of once."""
         # A worker may have been forgotten while a job was on its way to it.
         known = dict.fromkeys([*self._heard, *self._owners.values()])
-        found: dict[str, list[str]] = {name: [] for name in known if not self.alive(name)}
-        for job, owner in self._owners.items():
-            if owner in found:
-                found[owner].append(job)
-        for worker_id, jobs in found.items():
+        found = self._take_all([name for name in known if not self.alive(name)])
+        for worker_id in found:
             self._heard.pop(worker_id, None)
             self._incarnations.pop(worker_id, None)
-            for job in jobs:
-                del self._owners[job]
         return list(found.items())

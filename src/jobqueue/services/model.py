@@ -14,6 +14,7 @@ MAX_PAGE_SIZE = 200
 HEARTBEAT_INTERVAL_MS = 1_000
 WORKER_TIMEOUT_MS = 4_000
 RETRY_AFTER_MS = 200
+RECONCILE_INTERVAL_MS = 5_000
 RETRY_AFTER_RANGE_MS = (50, 1_000)
 TOTAL_WORKER_SLOTS = 6
 SUBMIT_SECONDS = CANCEL_SECONDS = 3.0  # what a client waits for an answer
@@ -23,6 +24,7 @@ MAX_SUMMARY = 4_096
 MAX_UINT32 = 2**32 - 1
 CANCELED_UNSTARTED = "canceled before it started"
 CANCELED_RUNNING = "canceled while it ran"
+CANCELED_LOST = "canceled after it was lost: it was RUNNING, and no worker had it"
 
 
 class Status(enum.IntEnum):

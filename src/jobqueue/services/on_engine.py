@@ -6,6 +6,7 @@ engine's own words for the rest are in ``core.lifecycle``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -152,13 +153,12 @@ def _spec(job: Job) -> Spec:
 
 def _summary(job: Job) -> Summary:
     status = _status(job)
-    started = 0 if status is Status.QUEUED else _time(job.started_at)
     return Summary(
         job.id,
         status,
         _spec(job).job_type,
         milliseconds(job.created_at),
-        started,
+        _time(_started_at(job)),
         _time(job.completed_at) if status.terminal else 0,
         job.cancel_requested,
     )
@@ -178,8 +178,7 @@ def _envelope(job: Job) -> Envelope:
     elif status is Status.FAILED:
         said = _failure(job)[:MAX_SUMMARY]
     else:
-        # The flag is only ever set on a running job; what is queued ends without it.
-        said = CANCELED_RUNNING if job.cancel_requested else CANCELED_UNSTARTED
+        said = CANCELED_UNSTARTED if _started_at(job) is None else CANCELED_RUNNING
     return Envelope(job.id, status, _runtime(job), said, output, checksum(output))
 
 
@@ -187,11 +186,21 @@ def _failure(job: Job) -> str:
     return job.error or job.reason.value
 
 
+def _started_at(job: Job) -> float | None:
+    """When it began to run; None if it waits or was canceled while it did, whatever was before."""
+    status = _status(job)
+    # The flag is only ever set on a running job; what is queued ends without it.
+    waited = status is Status.CANCELED and not job.cancel_requested
+    return None if waited or status is Status.QUEUED else job.started_at
+
+
 def _runtime(job: Job) -> int:
-    if job.started_at is None or job.completed_at is None:
+    """Rounded up: never less than it took."""
+    started_at = _started_at(job)
+    if started_at is None or job.completed_at is None:
         return 0
-    passed = milliseconds(job.completed_at) - milliseconds(job.started_at)
-    return min(max(passed, 0), MAX_UINT32)
+    passed = round((job.completed_at - started_at) * 1000, 3)  # as exact as such times are
+    return min(max(math.ceil(passed), 0), MAX_UINT32)
 
 
 def _time(at: float | None) -> int:

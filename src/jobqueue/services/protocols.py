@@ -3,15 +3,16 @@
 A call that changes something carries a request id: whoever gets the same id again repeats its
 first answer, so that a caller whose answer was lost asks again and learns what became of it.
 Errors are those of ``core.errors``: Unavailable, DeadlineExceeded and Internal leave open whether
-the call was carried out.
+the call was carried out, Unreachable does not.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Protocol
 
-from jobqueue.core.errors import Code
+from jobqueue.core.errors import Code, JobQueueError, Unreachable
 from jobqueue.services.model import (
     Applied,
     Canceled,
@@ -28,10 +29,14 @@ from jobqueue.services.model import (
     Work,
 )
 
-UNCERTAIN = frozenset(
+_UNCERTAIN = frozenset(
     {Code.UNAVAILABLE, Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED, Code.INTERNAL}
 )
-"""Whoever gets one of these does not know whether the call was carried out."""
+
+
+def is_uncertain(error: JobQueueError) -> bool:
+    """Whether the call that failed like this may have been carried out."""
+    return error.code in _UNCERTAIN and not isinstance(error, Unreachable)
 
 
 def new_request_id() -> str:
@@ -85,6 +90,10 @@ class Queue(Protocol):
         """At the end; True if it is there now. ``rescue``: put back what a lost race took out."""
         ...
 
+    async def contains(self, job_id: str) -> bool:
+        """Whether it waits."""
+        ...
+
     async def dequeue(self, worker_id: str, *, request_id: str) -> str | None:
         """Take the first one out; None if there is none."""
         ...
@@ -110,11 +119,18 @@ class Coordination(Protocol):
     """What a worker calls."""
 
     async def heartbeat(
-        self, worker_id: str, at_ms: int, capacity: int, *, incarnation: str = ""
+        self,
+        worker_id: str,
+        at_ms: int,
+        capacity: int,
+        *,
+        incarnation: str = "",
+        running: Sequence[str] = (),
     ) -> int:
         """The worker lives; returns when the next beat is due, in milliseconds.
 
-        ``incarnation`` is another one when the worker was started anew.
+        ``incarnation`` is another one when the worker was started anew; ``running`` are the jobs
+        that it has.
         """
         ...
 

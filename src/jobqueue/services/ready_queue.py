@@ -36,6 +36,10 @@ class ReadyQueue:
         self._ids[job_id] = enqueued_at_ms
         return True
 
+    async def contains(self, job_id: str) -> bool:
+        """Whether it waits."""
+        return job_id in self._ids
+
     async def dequeue(self, worker_id: str, *, request_id: str) -> str | None:
         """Take the first one out; who asks again may ask for another worker."""
         return self._repeats.answer("dequeue", request_id, self._dequeue)

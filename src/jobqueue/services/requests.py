@@ -13,7 +13,7 @@ from jobqueue.core.texts import (
 from jobqueue.services.model import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, MAX_UINT32, Spec
 
 MAX_REASON_LENGTH = 1_000
-_MAX_OFFSET_DIGITS = 18
+MAX_OFFSET_DIGITS = 18
 
 
 def check_spec(spec: Spec) -> None:
@@ -57,6 +57,6 @@ def page_offset(token: str) -> int:
     """A token is the offset in digits, and nothing else."""
     if not token:
         return 0
-    if not (token.isascii() and token.isdigit()) or len(token) > _MAX_OFFSET_DIGITS:
+    if not (token.isascii() and token.isdigit()) or len(token) > MAX_OFFSET_DIGITS:
         raise InvalidArgument("page.page_token", f"{token[:40]!r} is not a non-negative integer")
     return int(token)

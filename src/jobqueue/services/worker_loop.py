@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from jobqueue.core.errors import Code, JobQueueError
@@ -27,8 +28,8 @@ from jobqueue.services.model import (
 from jobqueue.services.protocols import Coordination, new_request_id
 from jobqueue.services.result_shelf import too_large
 
-# Asked again at this pace while the Coordinator does not answer; its client has backed off before.
-_AGAIN = 0.2
+# Pauses between calls that failed, in seconds: each call has made its own attempts before.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
 _SHORTEST_BEAT_MS = 10  # whatever the Coordinator says
 _FINAL = frozenset({Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.PERMISSION_DENIED})
 
@@ -116,6 +117,7 @@ class WorkerLoop:
                     int(time.time() * 1000),
                     self._slots,
                     incarnation=self._incarnation,
+                    running=sorted(self._running),
                 )
             except Exception as error:  # whatever it is, the next beat may pass
                 if not failing:
@@ -144,7 +146,7 @@ class WorkerLoop:
                 journal.log.exception(
                     "a slot failed", extra={"event": "slot_failed", "worker_id": self._worker_id}
                 )
-                await self._pause(_AGAIN)
+                await self._pause(_FIRST_PAUSE)
 
     async def _work(self, work: Work) -> None:
         assert work.spec is not None
@@ -178,7 +180,7 @@ class WorkerLoop:
     async def _ask(self) -> Work | None:
         """One fetch, until it is answered: a job may have been assigned by the answer we lost."""
         request_id = new_request_id()
-        while True:
+        for pause in _growing_pauses():
             try:
                 work = await self._coordination.fetch(self._worker_id, request_id=request_id)
             except JobQueueError as error:
@@ -192,13 +194,14 @@ class WorkerLoop:
             else:
                 self._failing = False
                 return work
-            if await self._pause(_AGAIN * (0.5 + random.random())):
+            if await self._pause(pause):
                 journal.warn(
                     "stopped_early",
                     "stopped with a fetch unanswered: a job may be RUNNING that nobody runs",
                     worker_id=self._worker_id,
                 )
-                return None
+                break
+        return None
 
     async def _pause(self, seconds: float) -> bool:
         """True when the worker stops."""
@@ -220,7 +223,7 @@ class WorkerLoop:
             worker_id=self._worker_id,
             job_id=job_id,
             outcome=Outcome.FAILED if failure else Outcome.SUCCEEDED,
-            runtime_ms=int((time.monotonic() - began) * 1000),
+            runtime_ms=math.ceil((time.monotonic() - began) * 1000),
             failure_reason=failure,
             output_summary=_sendable(made.summary),
             output=made.output,
@@ -231,7 +234,7 @@ class WorkerLoop:
         """Until it is answered: what was done must not be lost by a coordinator that restarts."""
         request_id = new_request_id()
         failed = False
-        while True:
+        for pause in _growing_pauses():
             try:
                 accepted = await self._coordination.report(report, request_id=request_id)
             except JobQueueError as error:
@@ -255,7 +258,15 @@ class WorkerLoop:
                         worker_id=self._worker_id,
                     )
                 return
-            await asyncio.sleep(_AGAIN * (0.5 + random.random()))
+            await asyncio.sleep(pause)
+
+
+def _growing_pauses() -> Iterator[float]:
+    """Doubled each time, each between its half and its whole."""
+    longest = _FIRST_PAUSE
+    while True:
+        yield longest * random.uniform(0.5, 1.0)
+        longest = min(2 * longest, _LONGEST_PAUSE)
 
 
 def _sendable(text: str) -> str:

@@ -15,6 +15,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.stream import (
     CancelRequested,
     Created,
+    DeadLetter,
     Failed,
     Finished,
     JobDeleted,
@@ -34,7 +35,9 @@ def queue_body(queue: Queue) -> str:
     """A queue as the outbox keeps it."""
     said = asdict(queue)
     # A server of the version before does not know these; it need not, where a queue has none.
-    for name in ("retry_base", "retry_max", "retry_jitter"):
+    for name in (
+        "retry_base", "retry_max", "retry_jitter", "retention", "dead_letter_retention",
+    ):  # fmt: skip
         if said[name] is None:
             del said[name]
     return json.dumps(said)
@@ -81,4 +84,6 @@ def job_event(rows: Rows, row: Any) -> JobEvent:
         item.failed = Failed(retries, started_at, due)
     elif event.to_state in (State.DONE, State.DEAD_LETTERED):
         item.finished = Finished(retries, started_at, result, bool(cancel))
+        if event.to_state is State.DEAD_LETTERED:
+            item.letter = DeadLetter(kind, payload)
     return item

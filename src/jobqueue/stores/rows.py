@@ -134,7 +134,8 @@ def held_row(row: Any) -> Held:
 def stats_row(row: Any) -> QueueStats:
     """A queue and its figures from the columns of ``stats``."""
     (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max, retry_jitter,
-     weights, paused, created_at, *depth, succeeded, failed, run_seconds, timed) = row  # fmt: skip
+     weights, retention, dead_letter_retention, paused, created_at, *depth, succeeded, failed,
+     run_seconds, timed) = row  # fmt: skip
     queue = Queue(
         name=name,
         max_retries=max_retries,
@@ -146,6 +147,8 @@ def stats_row(row: Any) -> QueueStats:
         retry_max=retry_max,
         retry_jitter=retry_jitter,
         priority_weights=read_weights(weights),
+        retention=retention,
+        dead_letter_retention=dead_letter_retention,
         paused=bool(paused),
         created_at=created_at,
     )
@@ -165,7 +168,8 @@ def settings_row(queue: Queue) -> tuple[Any, ...]:
     weights = json.dumps(dict(queue.priority_weights)) if queue.priority_weights else None
     return (
         queue.max_retries, queue.ttl, queue.timeout, queue.capacity, queue.retry_profile,
-        queue.retry_base, queue.retry_max, queue.retry_jitter, weights,
+        queue.retry_base, queue.retry_max, queue.retry_jitter, weights, queue.retention,
+        queue.dead_letter_retention,
     )  # fmt: skip
 
 

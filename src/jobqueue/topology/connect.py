@@ -229,7 +229,8 @@ def with_password(url: str, password: str) -> str:
     authority = _authority(rest)
     login, _, places = authority.rpartition("@")
     user = login.partition(":")[0]
-    return f"{scheme}://{user}:{quote(password, safe='')}@{places}{rest[len(authority) :]}"
+    quoted = quote(password, safe="", errors="surrogateescape")  # its bytes, if it is no text
+    return f"{scheme}://{user}:{quoted}@{places}{rest[len(authority) :]}"
 
 
 def create_locks(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from jobqueue._version import __version__
 from jobqueue.access.budgets import Budgets
@@ -12,7 +14,6 @@ from jobqueue.access.submits import for_callers
 from jobqueue.api import listening
 from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
-from jobqueue.api.http.face import HttpFace
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend, DispatchApi
 from jobqueue.core.store import Store
@@ -30,11 +31,15 @@ from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.served import ServedQueues, create_queues
 
+if TYPE_CHECKING:
+    from jobqueue.api.http.face import HttpFace
+
 log = logging.getLogger("jobqueue.server")
 
-# How a stop's time is shared out: requests, then jobs; the rest is the store's.
+# How a stop's time is shared out: requests, then jobs; the rest is the streams' and the store's.
 _FACES_SHARE = 0.25
-_POOL_SHARE = 0.85
+_JOBS_SHARE = 0.85  # counted from the beginning
+_STREAMS_SHARE = 0.05
 
 
 _NO_POOL = {"all": "; no built-in pool: jobs wait for a jq-worker"}
@@ -106,19 +111,6 @@ class Embedded:
             self._periodic.start()
             self._say_ready()
             return
-        if settings.http.enabled:
-            http = options.http(
-                settings,
-                self.metrics,
-                engine,
-                access=self._access,
-                limiter=self._limiter,
-                tls=self._tls,
-            )
-            self._http = HttpFace(engine, http)
-            port = await self._http.start(settings.http.host, settings.http.port)
-            scheme = "http" if self._tls is None else "https"
-            self.http_url = f"{scheme}://{_joined(settings.http.host, port)}"
         if settings.grpc.enabled:
             self._grpc = GrpcFace(
                 engine,
@@ -133,9 +125,29 @@ class Embedded:
             )
             port = await self._grpc.start(settings.grpc.host, settings.grpc.port)
             self.grpc_target = _joined(settings.grpc.host, port)
+        if settings.http.enabled:
+            await self._start_http()
         await self._start_pool()
         self._periodic.start()
         self._say_ready()
+
+    async def _start_http(self) -> None:
+        """After gRPC: what HTTP needs takes longest to load, and workers do not wait for it."""
+        settings = self._settings
+        loaded = await asyncio.to_thread(importlib.import_module, "jobqueue.api.http.face")
+        http = options.http(
+            settings,
+            self.metrics,
+            self._engine,
+            access=self._access,
+            limiter=self._limiter,
+            tls=self._tls,
+        )
+        face: HttpFace = loaded.HttpFace(self._engine, http)
+        self._http = face
+        port = await face.start(settings.http.host, settings.http.port)
+        scheme = "http" if self._tls is None else "https"
+        self.http_url = f"{scheme}://{_joined(settings.http.host, port)}"
 
     async def _open(self) -> None:
         await self._engine.start()
@@ -167,9 +179,13 @@ class Embedded:
                 fallback=not settings.worker.app,  # it knows the built-in tasks alone
             ),
         )
+        self.metrics.watch_overruns(self._pool.settings.id, self._overrun)
         await self._pool.start()
         self._served = ServedQueues(self._engine, self._pool.settings.id, self._pool_queues())
         await self._served.start()
+
+    def _overrun(self) -> int:
+        return 0 if self._pool is None else self._pool.overrun
 
     def _pool_queues(self) -> tuple[str, ...]:
         app = self._registry if self._settings.worker.app else None
@@ -240,14 +256,19 @@ class Embedded:
         if self._served is not None:
             await self._served.stop()
         if grpc is not None:
-            await grpc.stop(grace)
+            grpc.begin_stop()
         if http is not None:
             await http.stop(grace)
         if pages is not None:
             await pages.stop()
-        if pool is not None:
-            left = timeout * _POOL_SHARE - (time.monotonic() - began)
-            await pool.stop(max(0.0, left))
+        left = max(0.0, timeout * _JOBS_SHARE - (time.monotonic() - began))
+        draining = None if pool is None else asyncio.create_task(pool.stop(left))
+        if grpc is not None:
+            await self._engine.see_workers_off(grpc.connected, left)
+            left = timeout * _FACES_SHARE - (time.monotonic() - began)
+            await grpc.stop(max(left, timeout * _STREAMS_SHARE))
+        if draining is not None:
+            await draining
         left = max(1.0, timeout - (time.monotonic() - began))
         try:
             async with asyncio.timeout(left):

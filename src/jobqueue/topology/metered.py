@@ -127,9 +127,9 @@ class _MeteredLink:
         self._counting.lost(answer.lost)
         return answer
 
-    async def drain(self) -> None:
+    async def drain(self, *, pause: bool = False) -> None:
         """See ``Link.drain``."""
-        await self._link.drain()
+        await self._link.drain(pause=pause)
 
     async def close(self) -> None:
         """See ``Link.close``."""

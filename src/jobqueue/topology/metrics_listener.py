@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from jobqueue.access.hosts import HostNames, is_loopback
 from jobqueue.api import listening
-from jobqueue.api.http.web_pages import HEADER_LINES
+from jobqueue.api.http.page_headers import HEADER_LINES
 from jobqueue.api.listening import Endpoint
 
 log = logging.getLogger("jobqueue.metrics")

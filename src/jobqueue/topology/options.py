@@ -111,6 +111,7 @@ def engine(
         heartbeat_timeout=settings.worker.heartbeat_timeout,
         leader_ttl=settings.scheduler.leader_ttl,
         retention=settings.queue.retention,
+        dead_letter_retention=settings.queue.dead_letter_retention,
         version=version,
     )
 
@@ -134,6 +135,7 @@ def worker(
     shutdown_timeout: float,
     exec_command: Sequence[str] | None = None,
     fallback: bool = False,
+    recycle: bool = False,
 ) -> WorkerSettings:
     """What a worker is told."""
     return WorkerSettings(
@@ -145,6 +147,7 @@ def worker(
         exec_command=list(exec_command) if exec_command else None,
         version=__version__,
         fallback=fallback,
+        recycle=recycle,
     )
 
 

@@ -77,8 +77,10 @@ class RemoteWorker:
                 queues=queues,
                 shutdown_timeout=settings.worker.shutdown_timeout,
                 exec_command=exec_command,
+                recycle=True,
             ),
         )
+        self.metrics.watch_overruns(self.runtime.settings.id, lambda: self.runtime.overrun)
         self._served = ServedQueues(
             self._backend, self.runtime.settings.id, self._queues, registry.declared().values()
         )

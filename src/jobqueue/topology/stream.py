@@ -27,8 +27,8 @@ from jobqueue.worker.settings import MAX_RESULT_BYTES
 
 if TYPE_CHECKING:
     from jobqueue.events.dispatch.worker import KafkaDispatch
-    from jobqueue.events.kafka import KafkaSettings
     from jobqueue.events.record import Record
+    from jobqueue.events.settings import KafkaSettings
     from jobqueue.events.tail import Tail
 
 _FIELD = "kafka.bootstrap"
@@ -95,7 +95,7 @@ def check_dispatch(settings: Settings, url: str, field: str) -> None:
 def kafka(settings: Settings) -> KafkaSettings:
     """What clients of Kafka are told. InvalidArgument: its library is not installed."""
     try:
-        from jobqueue.events.kafka import KafkaSettings
+        from jobqueue.events.settings import KafkaSettings
     except ModuleNotFoundError as error:
         raise not_installed(error, _FIELD, "confluent_kafka") from None
     chosen = settings.kafka
@@ -206,7 +206,7 @@ async def check(settings: Settings, timeout: float) -> str:
     import confluent_kafka
 
     from jobqueue.events.kafka import check as look
-    from jobqueue.events.kafka import said
+    from jobqueue.events.settings import said
 
     try:
         return await asyncio.to_thread(look, told, timeout)

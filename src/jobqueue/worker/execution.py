@@ -38,10 +38,14 @@ class Stop(enum.Enum):
     SHUTDOWN = "shutdown"  # the worker's own time is up; the server will reclaim the job
 
 
+_OVER = frozenset({Stop.TIMED_OUT, Stop.LOST})
+
+
 class Execution:
     """The state of one attempt. Belongs to the loop, except where a comment says otherwise."""
 
     __slots__ = (
+        "announced",
         "assignment",
         "begun",
         "context",
@@ -70,6 +74,7 @@ class Execution:
         self.definition = definition  # None: an external program
         self.executor = executor
         self.received = received
+        self.announced = False  # its start was told before it began
         self.begun = 0.0  # monotonic; 0 = not yet. A thread writes it for its own job
         self.ended = False  # the slot is free
         self.reported = False  # its end is on the way to the server
@@ -89,6 +94,11 @@ class Execution:
     def waiting_for(self, queue: str | None) -> AbstractContextManager[None]:
         """The handler waits for a job of that queue while the block runs."""
         return self.waiting.waits(self.assignment.lease, queue)
+
+    @property
+    def over(self) -> bool:
+        """Whether the server has given the attempt up, whatever its function still does."""
+        return self.stop in _OVER
 
     @property
     def timeout(self) -> float | None:

@@ -44,7 +44,7 @@ class Outbox:
         self._starts: list[Execution] = []
         self._freed = 0
         self._offering = True
-        self._offers = 0  # how often all free slots were offered
+        self.offers = 0  # how often slots were offered in place of what had been, or taken back
         self._work = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -64,10 +64,10 @@ class Outbox:
         self._ends.append(report)
         self._wake()
 
-    def free(self) -> None:
-        """Offer a slot again, together with the reports that leave with it."""
+    def free(self, slots: int = 1) -> None:
+        """Offer slots again, together with the reports that leave with them."""
         if self._offering:
-            self._freed += 1
+            self._freed += slots
             self._wake()
 
     def _wake(self) -> None:
@@ -92,7 +92,7 @@ class Outbox:
     def offer(self, slots: int) -> None:
         """Offer slots, and those that come free."""
         self._offering = True
-        self._offers += 1
+        self.offers += 1
         self._freed = 0
         if slots and self._link is not None:
             self._link.grant(slots)
@@ -100,6 +100,7 @@ class Outbox:
     def stop_offering(self) -> None:
         """Keep slots that come free."""
         self._offering = False
+        self.offers += 1
         self._freed = 0
 
     async def flushed(self) -> None:
@@ -135,7 +136,7 @@ class Outbox:
     async def _send_batch(self) -> None:
         link = self._link
         assert link is not None
-        offers = self._offers
+        offers = self.offers
         ends = self._take_ends()
         starts = self._take_starts()
         # A slot is offered with or after the report that ends its job, never before.
@@ -202,7 +203,7 @@ class Outbox:
     ) -> None:
         self._ends[:0] = ends
         self._starts[:0] = starts
-        if self._offering and offers == self._offers:  # else all free slots were offered since
+        if self._offering and offers == self.offers:  # else all free slots were offered since
             self._freed += freed
 
     def _back_off(self, error: Exception) -> None:

@@ -29,6 +29,7 @@ from jobqueue.core.ids import new_lease
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.progress import Progress
+from jobqueue.worker.apart import SUSPECT_AFTER, Apart
 from jobqueue.worker.attempt_log import AttemptLog
 from jobqueue.worker.context import Context
 from jobqueue.worker.execution import Endings, Execution, Stop
@@ -37,6 +38,7 @@ from jobqueue.worker.heartbeat import Heartbeat
 from jobqueue.worker.loop_watch import LoopWatch
 from jobqueue.worker.outbox import Outbox
 from jobqueue.worker.outcomes import UnknownTask
+from jobqueue.worker.overrun import Overruns
 from jobqueue.worker.progress import ProgressNews
 from jobqueue.worker.registry import Registry, TaskDefinition, define
 from jobqueue.worker.settings import WorkerSettings
@@ -45,7 +47,7 @@ from jobqueue.worker.waiting import WaitingSlots
 log = logging.getLogger("jobqueue.worker")
 
 _FIRST_RECONNECT = 0.1
-_MAX_RECONNECT = 5.0
+_MAX_RECONNECT = 1.0
 # Answers to a registration that no repetition changes.
 _FINAL = (Conflict, InvalidArgument, PermissionDenied)
 _SUCCEED = Move.SUCCEED  # an enum's attribute is dear on the path of every job
@@ -53,7 +55,8 @@ _CLOSE_SECONDS = 2.0  # of a stop's time, kept for killing, the last reports and
 
 
 class WorkerRuntime:
-    """Runs the jobs of some queues. Implements ``Inbox`` and, for its executors, ``Host``."""
+    """Runs the jobs of some queues. Implements ``Inbox``, ``Host`` for its executors, and ``Room``
+    for what runs apart."""
 
     def __init__(self, dispatch: DispatchApi, registry: Registry, settings: WorkerSettings) -> None:
         self.settings = settings
@@ -76,6 +79,7 @@ class WorkerRuntime:
         self._pushes_at_beat = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconnecting = False
+        self.exhausted = False  # it ends because no slot is left
         self._closing: asyncio.Task[None] | None = None
         self._deadline = math.inf  # of a stop
         self._hurry = asyncio.Event()
@@ -90,6 +94,11 @@ class WorkerRuntime:
         return len(self._running)
 
     @property
+    def overrun(self) -> int:
+        """Slots of attempts that are over, and whose function still runs."""
+        return 0 if self._link is None else self._overruns.count()
+
+    @property
     def finished(self) -> Coroutine[Any, Any, Any]:
         """Await it to learn that the worker has stopped, by ``stop`` or by an operator."""
         return self._finished.wait()
@@ -100,7 +109,9 @@ class WorkerRuntime:
             return
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(self.settings.id, self._answered, self._refused, self._result_refused)
-        self._waiting = WaitingSlots(self.settings)
+        self._apart = Apart(self, self.settings.id)
+        self._waiting = WaitingSlots(self.settings, self._apart.waits)
+        self._overruns = Overruns(self.settings, self._running.values, self._exhaust)
         self._crew = Crew(self, self._endings, self.settings)
         link = await self._connect(time.monotonic() + self.settings.connect_timeout)
         if self._finished.is_set():  # stopped meanwhile
@@ -151,10 +162,10 @@ class WorkerRuntime:
             self._hand_back_unstarted(execution)
         await self._or_hurry(hurry, self._settled(), "finish its jobs")
         hurry.cancel()
-        if self._running:
+        if left := len(self._running) - self._overruns.count():
             log.warning(
                 "%d jobs did not end in time and are left to be reclaimed",
-                len(self._running),
+                left,
                 extra={"worker_id": self.settings.id},
             )
         for task in self._tasks:
@@ -241,12 +252,13 @@ class WorkerRuntime:
         try:
             await self._deregister()  # the old link; closing it later would end the new one
             self._link = await self._connect(None)
-            slots = self.settings.concurrency - len(self._running) if self._taking else 0
-            self._outbox.attach(self._link, slots, offering=self._taking)
+            offering = self._taking and self._apart.suspect is None
+            slots = self.settings.concurrency - len(self._running) if offering else 0
+            self._outbox.attach(self._link, slots, offering=offering)
         except _FINAL as error:  # it will never be taken back: better gone than a zombie
             extra = {"worker_id": self.settings.id}
             log.error("the server refuses this worker; it stops: %s", error, extra=extra)  # noqa: TRY400
-            self._spawn(self.stop())
+            self.spawn(self.stop())
         finally:
             self._reconnecting = False
         self._register_new_tasks()
@@ -267,6 +279,9 @@ class WorkerRuntime:
         self._pushes_at_beat = self._pushes
         held = list(self._held.items())  # a dict is copied to a list in one step
         begun = [lease for lease, execution in held if execution.begun]
+        suspect = self._apart.suspect
+        if suspect is not None and not suspect.begun:
+            begun.append(suspect.assignment.lease)  # it waits for its turn, and is not forgotten
         progress = self._progress.take(self._held)
         known = False
         try:
@@ -294,7 +309,7 @@ class WorkerRuntime:
             level = logging.INFO if why else logging.WARNING
             extra = {"worker_id": self.settings.id}
             log.log(level, "registering again%s", f": {why}" if why else "", extra=extra)
-            self._spawn(self._reconnect())
+            self.spawn(self._reconnect())
 
     def _task_added(self) -> None:
         """In any thread: a task was defined while the worker runs."""
@@ -305,11 +320,11 @@ class WorkerRuntime:
         if self._types is not None and self._types != self._registry.types():
             self._register_again("there are new tasks")
 
-    async def _withdraw_slots(self) -> None:
+    async def _withdraw_slots(self, *, pause: bool = False) -> None:
         link = self._link
         assert link is not None
         try:
-            await link.drain()
+            await link.drain(pause=pause)
         except (JobQueueError, OSError) as error:  # the heartbeat's answer will say it again
             extra = {"worker_id": self.settings.id}
             log.warning("cannot withdraw the free slots: %s", error, extra=extra)
@@ -318,44 +333,50 @@ class WorkerRuntime:
         if self._closing is not None:
             return
         if status is WorkerStatus.STOPPING:
-            self._spawn(self.stop())
+            self.spawn(self.stop())
         elif status is WorkerStatus.DRAINING and self._taking:
             self._stop_taking()
             log.info("draining", extra={"worker_id": self.settings.id})
-            self._withdrawing = self._spawn(self._withdraw_slots())
+            self._withdrawing = self.spawn(self._withdraw_slots())
         elif status is WorkerStatus.ONLINE and not self._taking and self._link is not None:
             self._taking = True
             log.info("taking jobs again", extra={"worker_id": self.settings.id})
-            self._spawn(self._offer_again(self._withdrawing))
+            self.spawn(self._offer_again(self._withdrawing))
 
     async def _offer_again(self, withdrawing: asyncio.Task[None] | None) -> None:
         """Offer every free slot, after those that were offered before are withdrawn."""
         if withdrawing is not None:
             await asyncio.wait({withdrawing})
-        if self._taking and self._withdrawing is withdrawing and not self._reconnecting:
-            self._outbox.offer(self.settings.concurrency - len(self._running))
+        if self._withdrawing is withdrawing and self._apart.suspect is None:
+            self._offer(self.settings.concurrency - len(self._running))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def _offer(self, slots: int) -> None:
+        if self._taking and not self._reconnecting:  # else they are offered when that is over
+            self._outbox.offer(slots)
 
     # -- Inbox -------------------------------------------------------------------------------
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
         """Run these jobs."""
         now = time.monotonic()
+        apart = self._apart
         for job in assignments:
             if job.lease in self._held:  # delivered twice
                 continue
             execution = self._prepare(job, now)
             self._held[job.lease] = execution
-            if not self._taking or len(self._running) >= self.settings.concurrency:
+            if (
+                not self._taking
+                or len(self._running) >= self.settings.concurrency
+                or apart.suspect is not None
+            ):
                 self._report(execution, Transition.handed_back(job.seq, job.lease))
                 continue
             self._running[job.lease] = execution
-            execution.executor.submit(execution)
+            if job.deaths >= SUSPECT_AFTER and self._crew.shares_fate(execution):
+                apart.submit(execution)
+            else:
+                execution.executor.submit(execution)
 
     def cancel(self, leases: Sequence[int]) -> None:
         """Stop these attempts."""
@@ -386,7 +407,7 @@ class WorkerRuntime:
         if execution.ended:
             return False
         now = time.monotonic()
-        if not self._taking or execution.expired(now):
+        if (not self._taking or execution.expired(now)) and not execution.announced:
             self._hand_back_unstarted(execution)
             return False
         execution.begun = now
@@ -399,7 +420,8 @@ class WorkerRuntime:
         if timeout is not None:
             left = execution.begun + timeout - time.monotonic()
             execution.timer = self._loop.call_later(max(0.0, left), self._time_out, execution)
-        self._outbox.started(execution)
+        if not execution.announced:
+            self._outbox.started(execution)
 
     def advanced(self, lease: int, progress: Progress) -> None:
         """The attempt has come further: the next heartbeat tells it, and comes soon."""
@@ -422,8 +444,48 @@ class WorkerRuntime:
         if execution.error is not None:
             execution.error = None  # its frames hold on to the execution
         self._outbox.free()
+        if self._apart.suspect is not None:
+            self._apart.look()
         if not self._running:
             self._idle.set()
+
+    # -- Room --------------------------------------------------------------------------------
+
+    def neighbours(self, execution: Execution) -> int:
+        """How many other attempts run here; not those that the server has given up."""
+        return sum(other is not execution and not other.over for other in self._running.values())
+
+    async def close_room(self) -> None:
+        """Offer no slots any more; nothing is delivered after this returns."""
+        self._outbox.stop_offering()
+        await self._withdraw_slots(pause=True)
+
+    async def all_told(self) -> None:
+        """Wait until every report is answered."""
+        await self._outbox.flushed()
+
+    def announce(self, execution: Execution) -> None:
+        """Report the start before it."""
+        execution.announced = True
+        execution.begun = time.monotonic()
+        execution.assignment.expires_in = None  # the TTL ends at the first start
+        self._outbox.started(execution)
+
+    async def open_room(self, probe: float) -> None:
+        """Offer one slot, and the others so many seconds later, unless a suspect comes."""
+        free = self.settings.concurrency - len(self._running)
+        self._offer(min(1, free))
+        offers = self._outbox.offers
+        await asyncio.sleep(probe)
+        if free > 1 and self._apart.suspect is None and self._outbox.offers == offers:
+            self._outbox.free(free - 1)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task that ends with the worker."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- ends --------------------------------------------------------------------------------
 
@@ -454,7 +516,13 @@ class WorkerRuntime:
         if execution.ended or execution.stop is Stop.LOST:
             return
         self._report(execution, self._endings.timed_out(execution))
-        execution.interrupt(Stop.TIMED_OUT)
+        self._give_up(execution, Stop.TIMED_OUT)
+
+    def _exhaust(self) -> None:
+        """Drain at once: nothing here can end, and what ended is told."""
+        if self._closing is None:
+            self.exhausted = True
+            self.spawn(self.stop(_CLOSE_SECONDS))
 
     def _answered(self, reports: Sequence[Transition], accepted: Sequence[bool]) -> None:
         """The server has these ends; one that it did not accept came too late."""
@@ -479,7 +547,13 @@ class WorkerRuntime:
         if not self._hand_back_unstarted(execution):
             self._attempts.lease_lost(execution)
             self._held.pop(execution.assignment.lease, None)
-            execution.interrupt(Stop.LOST)
+            self._give_up(execution, Stop.LOST)
+
+    def _give_up(self, execution: Execution, why: Stop) -> None:
+        """The attempt is over, but its slot is taken until the function ends."""
+        execution.interrupt(why)
+        self._overruns.watch(execution)
+        self._apart.look()
 
     # -- small things ------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ class WorkerSettings:
     max_result_bytes: int = MAX_RESULT_BYTES
     version: str = ""
     fallback: bool = False  # leave queues alone that another worker takes from
+    recycle: bool = False  # end when every slot is taken by a function that does not end
 
     def __post_init__(self) -> None:
         if not self.id:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.worker.settings import WorkerSettings
@@ -23,8 +23,11 @@ class WaitingSlots:
     once, and once more after the situation has ended and come again.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(
+        self, settings: WorkerSettings, began: Callable[[int], None] | None = None
+    ) -> None:
         self._settings = settings
+        self._began = began  # called on the loop with the lease of a handler that begins to wait
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._queues: dict[int, list[str | None]] = {}  # lease -> queues of the jobs awaited
@@ -49,9 +52,11 @@ class WaitingSlots:
             self._queues.setdefault(lease, []).append(queue)
             self._changes += 1
             full = self._full()
-        if full:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            if full:
                 self._loop.call_soon_threadsafe(self._watch)
+            if self._began is not None:
+                self._loop.call_soon_threadsafe(self._began, lease)
 
     def end(self, lease: int, queue: str | None) -> None:
         """The handler has stopped to wait."""

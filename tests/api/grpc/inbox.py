@@ -91,9 +91,9 @@ class GatedLink:
     ):
         return self._link.pulse(leases, begun, complete, fresh, progress)
 
-    async def drain(self) -> None:
+    async def drain(self, *, pause: bool = False) -> None:
         self.drains += 1
-        await self._link.drain()
+        await self._link.drain(pause=pause)
         self._engine.told()
 
     async def close(self) -> None:

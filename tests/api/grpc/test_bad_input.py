@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import AsyncIterator
 
 import grpc
@@ -332,4 +334,31 @@ async def test_a_bad_report_is_answered_and_the_stream_goes_on(stubs, report, fi
         acks.update({ack.number: ack for ack in (await stream.read()).acks})
     assert (acks[1].error.code, acks[1].error.field) == ("INVALID_ARGUMENT", field)
     assert list(acks[2].accepted) == [False]
+    stream.cancel()
+
+
+async def test_heartbeats_on_a_stream_are_told_one_at_a_time(stubs, engine):
+    """Each takes a thread, and none is left out."""
+    stream = await connected(stubs)
+    (link,) = engine.links
+    told: list[int] = []
+    others: list[bool] = []
+    busy = threading.Lock()
+    answer = link.pulse([])
+
+    def pulse(leases, *_):
+        others.append(not busy.acquire(blocking=False))
+        time.sleep(0.02)
+        told.extend(leases)
+        if busy.locked():
+            busy.release()
+        return answer
+
+    link.pulse = pulse
+    for lease in range(1, 11):
+        await stream.write(w.ConnectRequest(beat=w.Beat(leases=[lease])))
+    async with patience.timeout(30):
+        while len(told) < 10:
+            await stream.read()
+    assert (told, any(others)) == (list(range(1, 11)), False)
     stream.cancel()

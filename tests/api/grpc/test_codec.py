@@ -152,6 +152,8 @@ queues = st.builds(
     retry_max=maybe(positive),
     retry_jitter=maybe(st.floats(0, 1)),
     priority_weights=maybe(st.dictionaries(st.integers(0, 9), int32, min_size=1)),
+    retention=maybe(positive),
+    dead_letter_retention=maybe(positive),
     paused=st.booleans(),
     created_at=times,
 )

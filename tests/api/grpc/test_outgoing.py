@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from jobqueue.api.grpc.outgoing import Outgoing
+from jobqueue.api.grpc.outgoing import MAX_UNSENT, Outgoing
 from jobqueue.core.job import Assignment, WorkerStatus
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
@@ -81,3 +83,27 @@ async def test_slots_are_counted():
     outgoing.free = 3
     outgoing.assigned([job(1), job(2)])
     assert outgoing.free == 1
+
+
+async def test_a_cancel_that_is_asked_for_again_and_again_travels_once():
+    outgoing = Outgoing()
+    for _ in range(3):
+        outgoing.cancel([7, 9])
+    message = await outgoing.next()
+    assert message is not None
+    assert list(message.cancelled) == [7, 9]
+
+
+async def test_the_place_of_an_answer_is_free_when_the_answer_is_sent():
+    outgoing = Outgoing()
+    for number in range(MAX_UNSENT):
+        await outgoing.take_places()
+        outgoing.ack(pb.ReportAck(number=number))
+    waiting = asyncio.create_task(outgoing.take_places(2))
+    message = await outgoing.next()
+    assert message is not None
+    assert len(message.acks) == MAX_UNSENT
+    assert not waiting.done()  # it is on its way
+    outgoing.finish()
+    assert await outgoing.next() is None
+    await waiting

@@ -8,7 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from jobqueue.api.http import HttpFace, HttpSettings
+from jobqueue.api.http.face import HttpFace
+from jobqueue.api.http.settings import HttpSettings
 from tests import patience
 from tests.api.http.fake import FakeBackend
 from tests.plain_http import plain_http

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from jobqueue.api.http import HttpSettings
+from jobqueue.api.http.settings import HttpSettings
 from tests.api.http.conftest import Serve
 from tests.api.http.fake import FakeBackend
 

@@ -11,7 +11,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from jobqueue.api.http import HttpFace, HttpSettings
+from jobqueue.api.http.face import HttpFace
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.job import Queue
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings

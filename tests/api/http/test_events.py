@@ -9,7 +9,8 @@ import httpx
 import msgspec
 import pytest
 
-from jobqueue.api.http import HttpFace, HttpSettings
+from jobqueue.api.http.face import HttpFace
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State

@@ -11,7 +11,8 @@ import pytest
 
 from jobqueue.access.budgets import Budget, Budgets
 from jobqueue.access.rules import Kind
-from jobqueue.api.http import HttpFace, HttpSettings
+from jobqueue.api.http.face import HttpFace
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import Unavailable
 from tests import patience
 from tests.api.http.conftest import Serve
@@ -99,7 +100,7 @@ async def test_a_body_without_end_is_answered_and_cut_off(
 
 
 async def test_bodies_together_are_bounded(serve: Serve, backend: FakeBackend) -> None:
-    http = await serve(HttpSettings(max_buffered_bytes=1500))
+    http = await serve(HttpSettings(max_buffered_bytes=3000))  # one caller has half of it
     backend.gate = asyncio.Event()
     first = asyncio.create_task(http.post("/jobs", json={"payload": "x" * 1000}))
     await backend.entered.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,8 @@ import msgspec
 import pytest
 
 from jobqueue._version import __version__
-from jobqueue.api.http import create_app, shapes
+from jobqueue.api.http import shapes
+from jobqueue.api.http.app import create_app
 from jobqueue.api.http.bodies import decode_batch, decode_job, decode_queue, decode_queue_patch
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.job import Page
@@ -116,7 +118,7 @@ def test_the_examples_are_accepted(document: dict[str, Any]) -> None:
     settings = HttpSettings()
     readers: dict[str, Any] = {
         "/jobs": lambda body: decode_job(body, settings),
-        "/jobs/batch": lambda body: decode_batch(body, settings),
+        "/jobs/batch": lambda body: asyncio.run(decode_batch(body, settings)),
         "/queues": decode_queue,
     }
     for path, read in readers.items():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from jobqueue.api.http import HttpSettings
+from jobqueue.access.keyring import Keyring, parse_keys
+from jobqueue.access.policy import Access
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import ComponentHealth
 from tests.api.http.conftest import Serve
@@ -127,6 +129,39 @@ async def test_probes(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     assert "the store is away" in response.json()["error"]["message"]
     alive = await http.get("/healthz")
     assert (alive.status_code, alive.text) == (200, "ok\n")
+
+
+@pytest.mark.req("jq:NFR-013", "inp:PROD")
+async def test_strangers_learn_which_part_fails_and_operators_why(
+    serve: Serve, backend: FakeBackend
+) -> None:
+    key = "0123456789abcdef"
+    access = Access(keys=Keyring(parse_keys([f"ops:operator:{key}"], "auth.api_keys")))
+    http = await serve(HttpSettings(access=access))
+    for failure in (None, Unavailable("the store at db.example:5432 is away")):
+        backend.components.append(ComponentHealth("redis", False, "redis.example:6379 is away"))
+        backend.failure = failure
+        stranger = await http.get("/readyz")
+        operator = await http.get("/readyz", headers={"X-API-Key": key})
+        assert (stranger.status_code, operator.status_code) == (503, 503)
+        assert "example" in operator.json()["error"]["message"]
+        assert "example" not in stranger.text
+        failing = "redis" if failure is None else "backend"
+        assert f"{failing}: not ok" in stranger.json()["error"]["message"]
+
+
+@pytest.mark.req("inp:PROD")
+async def test_a_wrong_credential_at_a_probe_counts_as_one(serve: Serve) -> None:
+    """Or keys could be guessed there."""
+    access = Access(keys=Keyring(parse_keys(["ops:operator:0123456789abcdef"], "auth.api_keys")))
+    failures: list[str] = []
+    access.refusals.on_failure = failures.append
+    http = await serve(HttpSettings(access=access))
+    assert (await http.get("/readyz")).status_code == 200
+    assert failures == []
+    wrong = {"X-API-Key": "fedcba9876543210"}
+    assert (await http.get("/readyz", headers=wrong)).status_code == 200
+    assert failures == ["http"]
 
 
 @pytest.mark.req("jq:NFR-013", "jq:NFR-009")

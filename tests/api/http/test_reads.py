@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jobqueue.api.http import HttpSettings
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Cancellation, NotRetried, Page, Retried, RetryQuery
 from jobqueue.core.lifecycle import FAILURES, Reason, State

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jobqueue.api.http import HttpSettings
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import OutcomeUnknown, QueueFull, Unavailable
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.lifecycle import Reason, State
@@ -74,6 +74,19 @@ async def test_where_the_task_name_comes_from(
 ) -> None:
     assert (await http.post("/jobs", content=body)).status_code == 202
     assert backend.specs[0].type == task
+
+
+@pytest.mark.req("sch:API")
+@pytest.mark.parametrize("task", ["5", "null", "[]", "{}", "true"])
+async def test_in_the_scheduler_view_a_task_must_be_a_name(
+    http: httpx.AsyncClient, backend: FakeBackend, task: str
+) -> None:
+    body = f'{{"payload": {{"task": {task}}}}}'
+    refused = await http.post("/jobs?view=scheduler", content=body)
+    assert refused.status_code == 400
+    assert "payload.task: must be the name of a task" in refused.text
+    assert not backend.specs
+    assert (await http.post("/jobs", content=body)).status_code == 202  # elsewhere it is opaque
 
 
 @pytest.mark.req("jq:FR-007")

@@ -16,7 +16,8 @@ import pytest_asyncio
 
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.api.grpc.server import GrpcFace
-from jobqueue.api.http import HttpFace, HttpSettings
+from jobqueue.api.http.face import HttpFace
+from jobqueue.api.http.settings import HttpSettings
 from jobqueue.config import load
 from jobqueue.core.api import Backend, DispatchApi
 from jobqueue.core.job import Queue

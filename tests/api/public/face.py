@@ -130,6 +130,8 @@ class QueueSeen:
     retry_base: float | None
     retry_max: float | None
     retry_jitter: float | None
+    retention: float | None
+    dead_letter_retention: float | None
     priority_weights: Mapping[int, int] | None
     depth: Mapping[str, int]  # states without jobs may be missing
     processed: int

@@ -117,6 +117,8 @@ def _queue(stats: QueueStats) -> QueueSeen:
         retry_base=queue.retry_base,
         retry_max=queue.retry_max,
         retry_jitter=queue.retry_jitter,
+        retention=queue.retention,
+        dead_letter_retention=queue.dead_letter_retention,
         priority_weights=dict(queue.priority_weights) if queue.priority_weights else None,
         depth={state.name: count for state, count in stats.depth.items()},
         processed=stats.processed,

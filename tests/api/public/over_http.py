@@ -137,6 +137,8 @@ def _queue(queue: dict[str, Any]) -> QueueSeen:
         retry_base=queue["retry_base"],
         retry_max=queue["retry_max"],
         retry_jitter=queue["retry_jitter"],
+        retention=queue["retention"],
+        dead_letter_retention=queue["dead_letter_retention"],
         priority_weights=None if weights is None else {int(p): w for p, w in weights.items()},
         depth=queue["depth"],
         processed=queue["processed"],

@@ -197,6 +197,16 @@ async def test_create_a_queue(face: PublicFace) -> None:
     assert (await face.queue("mail")).max_retries == 5
 
 
+async def test_how_long_jobs_are_kept_is_a_setting_of_the_queue(face: PublicFace) -> None:
+    await face.create_queue("mail", retention=60.0)
+    seen = await face.queue("mail")
+    assert (seen.retention, seen.dead_letter_retention) == (60.0, 0.0)  # shown as it counts
+    changed = await face.update_queue("mail", retention=None, dead_letter_retention=90.0)
+    for queue in (changed, await face.queue("mail")):
+        assert (queue.retention, queue.dead_letter_retention) == (7 * 86_400.0, 90.0)
+    assert (await face.update_queue("mail", retention=0.0)).retention == 0.0
+
+
 async def test_update_a_queue(face: PublicFace, connect_hand: ConnectHand) -> None:
     await face.create_queue("mail", max_retries=5, ttl=60.0, capacity=50, retry_jitter=0.5)
     old = await submit(face, queue="mail")

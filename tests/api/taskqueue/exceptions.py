@@ -24,6 +24,7 @@ A_DEAD_WORKERS_JOB = "a dead worker's job"
 SCOPE_OF_LIST_JOBS = "the scope of ListJobs in B"
 LIFETIME_OF_KEYS = "the lifetime of dedup keys"
 CAPACITY = "capacity"
+MESSAGE_TOO_LARGE = "a message that is too large"
 
 EXCEPTIONS = {
     A_DEAD_WORKERS_JOB: Excepted(
@@ -44,6 +45,11 @@ EXCEPTIONS = {
         DESIGNS,
         "Memory is bounded: MAX_JOBS are kept, the one that ended first is forgotten first, and in"
         " B each node counts for itself. A store keeps all jobs.",
+    ),
+    MESSAGE_TOO_LARGE: Excepted(
+        DESIGNS,
+        "They refuse it themselves, up to 16 MiB. At jq-server gRPC does, and for jq.v1 as well:"
+        " memory is bounded by what it takes.",
     ),
 }
 

@@ -21,6 +21,7 @@ from tests.api.taskqueue.exceptions import (
     A_DEAD_WORKERS_JOB,
     CAPACITY,
     LIFETIME_OF_KEYS,
+    MESSAGE_TOO_LARGE,
     SCOPE_OF_LIST_JOBS,
     excepted,
 )
@@ -181,3 +182,19 @@ async def test_capacity(deploy: Deploy, deployment: str) -> None:
                     await call(forgotten)
         else:
             assert {job.job_id for job in kept} == {*ended, newest}
+
+
+# -- a message that is too large -------------------------------------------------------------------
+
+
+@pytest.mark.req("tq:NFR-1", "tq:CODES")
+async def test_a_message_that_is_too_large_has_no_effect(deploy: Deploy, deployment: str) -> None:
+    tq = await deploy()
+    code, text = await refused(tq.stub().SubmitJob(job_of(labels={"x": "y" * 5 * 2**20})))
+    if excepted(MESSAGE_TOO_LARGE, deployment):
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert text.endswith("at most 4194304 are allowed")
+    else:
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "larger than max" in text
+    assert await tq.jobs() == []

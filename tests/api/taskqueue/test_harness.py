@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobqueue.api.grpc.taskqueue import answering
-from jobqueue.api.grpc.taskqueue.callers import Call, admit
+from jobqueue.api.grpc.taskqueue.callers import LOOK, Call, admit
 from jobqueue.taskqueue import JobStatus
 from tests import patience
 from tests.api.taskqueue import exceptions
@@ -40,7 +40,8 @@ async def test_calls_arrive_once_or_twice_as_the_deployment_says(
     arrived: Counter[tuple[str, str]] = Counter()
 
     def count(method: str, request: Any, call: Call) -> None:
-        arrived[method, call.request_id] += 1
+        if call.purpose != LOOK:  # which comes when it comes, and changes nothing
+            arrived[method, call.request_id] += 1
         admit(method, request, call)
 
     monkeypatch.setattr(answering, "admit", count)

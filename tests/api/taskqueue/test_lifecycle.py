@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import time
 
+import grpc
+import grpc.aio
 import pytest
 
+from jobqueue.core.errors import InvalidArgument
 from jobqueue.pb import taskqueue_public_pb2 as pb
 from jobqueue.taskqueue import JobSpec, JobStatus
 from tests.api.taskqueue.public import VERY_LONG_MS, Public, job_of
@@ -97,7 +100,7 @@ async def test_an_oversized_output_is_told_in_the_same_words(tq: Public) -> None
 
 
 @pytest.mark.req("tq:FR-1", "tq:LOCK-35", "tq:LOCK-14")
-async def test_ids_are_uuids_of_version_4_and_any_spelling_finds_them(tq: Public) -> None:
+async def test_ids_are_uuids_of_version_4_and_no_other_spelling_finds_them(tq: Public) -> None:
     await tq.hold()
     ids = [(await tq.client.submit_job(job_type="any")).job_id for _ in range(12)]
     assert len(set(ids)) == 12
@@ -105,9 +108,18 @@ async def test_ids_are_uuids_of_version_4_and_any_spelling_finds_them(tq: Public
         assert job_id == job_id.lower()
         assert job_id[14] == "4"
         assert job_id[19] in "89ab"
-        assert (await tq.client.get_job_status(job_id.upper())).job_id == job_id
-        wire = pb.GetJobStatusRequest(job_id=f" {job_id.upper()} ")
-        assert (await tq.stub(job_id).GetJobStatus(wire)).job_id == job_id
+        assert (await tq.client.get_job_status(job_id)).job_id == job_id
+    for other in (ids[0].upper(), f" {ids[0]}", f"{ids[0]}\n"):
+        with pytest.raises(InvalidArgument, match=r"job_id: .* is not a UUID in lower case"):
+            await tq.client.get_job_status(other)
+        for method, request in (
+            ("GetJobStatus", pb.GetJobStatusRequest),
+            ("GetJobResult", pb.GetJobResultRequest),
+            ("CancelJob", pb.CancelJobRequest),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await getattr(tq.stub(other), method)(request(job_id=other))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.req("tq:NFR-1", "tq:FR-1")

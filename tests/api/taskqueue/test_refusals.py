@@ -62,14 +62,6 @@ async def test_a_submit_that_cannot_be_names_its_field_and_leaves_nothing(tq: Pu
     assert [job.job_id for job in await tq.jobs()] == [accepted.job_id]
 
 
-@pytest.mark.req("tq:NFR-1", "tq:CODES")
-async def test_a_message_that_is_too_large_is_refused_unread(tq: Public) -> None:
-    code, text = await refused(tq.stub().SubmitJob(job_of(labels={"x": "y" * 5 * MIB})))
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "larger than max" in text
-    assert await tq.jobs() == []
-
-
 @pytest.mark.req("tq:NFR-1", "tq:CODES", "tq:LOCK-19")
 async def test_an_unknown_job_is_not_found(tq: Public) -> None:
     for call in CALLS.values():

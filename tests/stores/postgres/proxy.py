@@ -35,8 +35,11 @@ class _Line(Line):
         size = await reader.readexactly(4)
         hello = await reader.readexactly(int.from_bytes(size) - 4)
         counts = _WRITING in hello
-        writer.write(size + hello)
+        if not self._proxy.swallow():
+            writer.write(size + hello)
         async for kind, message in _messages(reader):
+            if self._proxy.swallow():
+                continue
             if counts and kind in _EXECUTE and self.ends_here():
                 return
             writer.write(message)
@@ -44,6 +47,8 @@ class _Line(Line):
 
     async def answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async for kind, message in _messages(reader):
+            if self._proxy.swallow():
+                continue
             if self._doomed:
                 if kind == _READY:
                     return

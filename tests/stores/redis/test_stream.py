@@ -8,6 +8,7 @@ import pytest
 
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import Unavailable
+from jobqueue.core.identity import UNNAMED
 from jobqueue.core.job import Queue, Transition, WorkerStatus
 from jobqueue.core.store import Claim
 from jobqueue.core.stream import (
@@ -258,7 +259,10 @@ async def test_a_redis_that_lost_writes_is_published_from_its_own_mark_on(open_s
     try:
         for job_id in await accept(store, 5):
             await published(job_id)
+        instance = f"{store._runner.prefix}instance"
+        known = await client.hgetall(instance)
         await client.flushdb()  # all of them: the same as some, and the same leader
+        await client.hset(instance, mapping=known)  # the oldest write is not among them
         await store.create_queue(Queue(name="q"))
         assert await store.lead(1, 600.0) == term
         (after,) = await accept(store)
@@ -277,3 +281,30 @@ async def test_a_redis_that_knows_less_than_was_read_is_not_read_on_from(open_st
     assert (await store.changes_after(there, 10, PAGE)).items == []
     with pytest.raises(Unavailable, match="has gone back"):
         await store.changes_after(pack(unpack(there)[0] + 1), 10, PAGE)
+
+
+async def test_a_stream_of_an_earlier_version_is_this_stores(redis_url, open_store):
+    """Its records do not say whose they are."""
+    store = await open_store()
+    term = await store.lead(1, 60.0)
+    await store.begin_stream(term)
+    fresh = await store.identity()
+    assert not fresh.continues
+    await store._runner.command("del", "DEL", f"{store._runner.prefix}instance")
+    await store.begin_stream(term)
+    known = await store.identity()
+    assert known.store != fresh.store
+    assert known.continues == {UNNAMED}
+
+
+async def test_a_redis_that_was_emptied_is_not_read_on_from(redis_url, open_store):
+    """It counts from the beginning again, and may have come to the same numbers."""
+    store = await open_store()
+    await store.begin_stream(await store.lead(1, 60.0))
+    await accept(store, 3)
+    position = (await store.changes_after(0, 100, PAGE)).position
+    await store._runner.command("flush", "FLUSHDB")
+    await store.create_queue(Queue(name="q"))
+    await accept(store, 5)
+    with pytest.raises(Unavailable, match="it was emptied"):
+        await store.changes_after(position, 100, PAGE)

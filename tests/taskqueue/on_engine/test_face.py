@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -17,6 +18,7 @@ from jobqueue import config
 from jobqueue.access.callers import Role
 from jobqueue.access.rules import grpc_rule
 from jobqueue.access.tls import Credentials, Tls
+from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
 from jobqueue.cli.worker import _queues
 from jobqueue.client.app import JobQueue
@@ -37,7 +39,9 @@ from jobqueue.topology.embedded import Embedded
 from jobqueue.topology.remote_worker import RemoteWorker
 from tests import patience
 from tests.access.certificates import Authority
-from tests.taskqueue.on_engine.conftest import until_result, until_status
+from tests.taskqueue.on_engine.conftest import PATIENCE, until_result, until_status
+from tests.taskqueue.wire import parts
+from tests.taskqueue.wire.requests import ask
 
 KEYS = {
     "client": "client-key-0123456789",
@@ -256,3 +260,19 @@ async def test_a_certificate_has_the_role_that_the_server_gives_it_whatever_its_
         assert (await client.submit(Spec("any"), "")).job_id
     finally:
         await client.close()
+
+
+@pytest.mark.req("tq:CODES")
+async def test_a_call_that_the_stop_cuts_off_is_unavailable():
+    hung = parts.task_queue(submit=parts.FOREVER)
+    face = GrpcFace(cast(Any, hung), taskqueue=hung)
+    port = await face.start("127.0.0.1", 0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        waiting = asyncio.create_task(ask(channel, "SubmitJob"))
+        async with patience.timeout(PATIENCE):
+            while not hung.calls:
+                await asyncio.sleep(0.01)
+        await face.stop(1.0)
+        code, text = await waiting
+    assert code == "UNAVAILABLE"
+    assert text.startswith("the service stops")

@@ -27,6 +27,7 @@ from jobqueue.services.model import (
 )
 from jobqueue.services.protocols import Coordination, new_request_id
 from jobqueue.services.ready_queue import MAX_QUEUED, ReadyQueue
+from jobqueue.services.reconciler import Reconciler
 from jobqueue.services.result_shelf import ResultShelf
 from tests.taskqueue.protocols.faulty import Failpoints
 
@@ -85,6 +86,12 @@ class Rig:
             around(self.queue, "queue"),
             around(self.shelf, "results"),
             clock=self.clock,
+        )
+        self.reconciler = Reconciler(
+            around(self.ledger, "jobs"),
+            around(self.queue, "queue"),
+            self.gateway.settle,
+            interval_ms=1_000,
         )
 
     def new_coordinator(self) -> None:
@@ -159,6 +166,11 @@ class Rig:
                 await self.report(work.job_id)
             elif work.retry_after_ms == RETRY_AFTER_MS:
                 return executed
+
+    async def reconcile(self) -> None:
+        """What is missing is a suspect at first, and is dealt with then."""
+        await self.reconciler.round()
+        await self.reconciler.round()
 
     # -- what must hold ------------------------------------------------------------------------
 

@@ -214,13 +214,36 @@ async def test_a_fetch_asked_twice_at_once_is_one(rig: Rig):
 
 @pytest.mark.req("tq:NFR-5", "tq:DISPATCH")
 @virtual_time
-async def test_a_start_refused_for_good_puts_the_job_at_the_end_and_says_so(rig: Rig):
+async def test_a_read_that_meets_a_defect_puts_the_job_at_the_end_and_says_so(rig: Rig):
     bad, good = await rig.submit(), await rig.submit()
-    rig.coordinator_calls.on(START, fails(Internal("a defect")))
+    rig.coordinator_calls.on("jobs.get", fails(Internal("a defect")))
     with pytest.raises(Internal):
         await rig.fetch()
     assert rig.lines.anomalies(bad)
     assert await rig.work_off() == [good, bad]
+    await rig.check()
+
+
+@pytest.mark.req("tq:NFR-5", "tq:DISPATCH", "tq:RETRY")
+@pytest.mark.parametrize("fault", [fails, loses_reply], ids=["not applied", "applied"])
+@virtual_time
+async def test_a_start_that_ends_with_a_defect_is_asked_for_again_later_by_the_same_id(rig, fault):
+    """It may have been applied. Meanwhile it does not stand in the way of the others."""
+    bad, good = await rig.submit(), await rig.submit()
+    rig.coordinator_calls.on(START, fault(Internal("a defect")))
+    with pytest.raises(Internal):
+        await rig.fetch()
+    assert rig.lines.of("start_failed", bad)
+    assert await rig.work_off() == [good]
+    rig.coordinator_calls.on(START, fails(Internal("a defect")))
+    rig.seconds += 0.5
+    with pytest.raises(Internal):
+        await rig.fetch()
+    rig.seconds += 0.5
+    assert await rig.work_off() == []  # the pauses grow
+    rig.seconds += 0.5
+    assert await rig.work_off() == [bad]
+    assert len({call.request_id for call in rig.coordinator_calls.of(START)}) == 2
     await rig.check()
 
 

@@ -6,17 +6,18 @@ import asyncio
 
 import pytest
 
-from jobqueue.core.errors import InvalidArgument, QueueFull
+from jobqueue.core.errors import InvalidArgument, QueueFull, Unavailable
 from jobqueue.services import journal, liveness
 from jobqueue.services.liveness import Liveness
 from jobqueue.services.model import (
+    CANCELED_LOST,
     HEARTBEAT_INTERVAL_MS,
     RETRY_AFTER_MS,
     WORKER_TIMEOUT_MS,
     Status,
 )
 from jobqueue.services.protocols import new_request_id
-from tests.taskqueue.protocols.faulty import first
+from tests.taskqueue.protocols.faulty import first, loses_reply
 from tests.taskqueue.protocols.rig import WORKER, Rig
 from tests.taskqueue.protocols.virtual_time import virtual_time
 
@@ -260,3 +261,87 @@ async def test_the_jobs_of_a_worker_that_was_back_before_it_was_missed_are_named
     await beat(WORKER, 0, 1, incarnation="after")
     assert len(rig.lines.of(journal.STATE_LOST)) == 1
     assert await rig.report(another)
+
+
+# -- RUNNING, and no worker has it -----------------------------------------------------------------
+
+
+async def lost(rig: Rig) -> str:
+    """A job that was started, and whose coordinator was killed before a worker had it."""
+    job_id = await rig.submit()
+    await rig.fetch("nobody")
+    rig.new_coordinator()
+    return job_id
+
+
+async def search(rig: Rig) -> None:
+    """What is missing may be on its way at first, and is lost then."""
+    await rig.coordinator.find_lost()
+    await rig.coordinator.find_lost()
+
+
+@pytest.mark.req("tq:NFR-5", "tq:CANCEL")
+@virtual_time
+async def test_a_running_job_that_no_worker_has_is_told_of_once_and_a_cancel_ends_it(rig: Rig):
+    job_id = await lost(rig)
+    await rig.coordinator.find_lost()
+    assert not rig.lines.of("running_nowhere")
+    for _ in range(3):
+        await rig.coordinator.find_lost()
+    (line,) = rig.lines.of("running_nowhere")
+    assert (line.__dict__["job_id"], line.levelname) == (job_id, "WARNING")
+    assert await rig.status(job_id) is Status.RUNNING
+    assert (await rig.gateway.cancel(job_id, "")).current is Status.RUNNING
+    await rig.coordinator.find_lost()
+    assert await rig.status(job_id) is Status.CANCELED
+    envelope = await rig.gateway.result(job_id)
+    assert envelope is not None
+    assert envelope.output_summary == CANCELED_LOST
+    await rig.check()
+
+
+@pytest.mark.req("tq:NFR-5", "tq:LIVENESS")
+@virtual_time
+async def test_a_job_that_a_worker_says_it_has_is_not_lost_with_the_coordinator(rig: Rig):
+    job_id = await rig.running()
+    rig.new_coordinator()
+    await rig.coordinator.heartbeat(WORKER, 0, 1, running=[job_id])
+    await rig.gateway.cancel(job_id, "")
+    await search(rig)
+    assert await rig.status(job_id) is Status.RUNNING
+    assert await rig.report(job_id)
+    assert await rig.status(job_id) is Status.CANCELED
+    rig.seconds += 60
+    rig.coordinator.look()
+    (line,) = rig.lines.of("worker_unavailable")
+    assert line.__dict__["job_ids"] == []  # what was reported is nobody's
+
+
+@pytest.mark.req("tq:NFR-5", "tq:LIVENESS")
+@virtual_time
+async def test_a_worker_that_falls_silent_is_told_of_with_the_jobs_that_it_said_it_has(rig: Rig):
+    job_id = await rig.running()
+    rig.new_coordinator()
+    await rig.coordinator.heartbeat(WORKER, 0, 1, running=[job_id])
+    rig.seconds += 60
+    rig.coordinator.look()
+    (line,) = rig.lines.of("worker_unavailable")
+    assert line.__dict__["job_ids"] == [job_id]
+    await search(rig)
+    assert rig.lines.of("running_nowhere", job_id)
+    assert await rig.report(job_id)  # it was only frozen
+
+
+@pytest.mark.req("tq:NFR-5", "tq:LIVENESS")
+@virtual_time
+async def test_a_job_that_was_given_or_is_about_to_be_is_not_lost(rig: Rig):
+    given = await rig.running()
+    await rig.submit()
+    rig.coordinator_calls.on("jobs.transition QUEUED->RUNNING", loses_reply())
+    with pytest.raises(Unavailable):
+        await rig.fetch()
+    await search(rig)
+    assert not rig.lines.of("running_nowhere")
+    await rig.report(given)
+    await rig.work_off()
+    await rig.check()

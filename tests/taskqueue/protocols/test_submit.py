@@ -14,6 +14,7 @@ from jobqueue.core.errors import (
     OutcomeUnknown,
     QueueFull,
     Unavailable,
+    Unreachable,
 )
 from jobqueue.services import journal
 from jobqueue.services.model import Spec, Status
@@ -235,36 +236,37 @@ async def test_a_job_deleted_between_the_take_and_its_start_is_given_to_nobody(r
 # -- the answer to the create is lost --------------------------------------------------------------
 
 
-@pytest.mark.req("tq:SUBMIT", "tq:LOCK-1")
+@pytest.mark.req("tq:SUBMIT", "tq:LOCK-1", "tq:NFR-5", "tq:RETRY")
 @pytest.mark.parametrize("key", ["", "k"])
 @by_code
 @virtual_time
-async def test_a_create_whose_answer_was_lost_is_asked_for_again_by_the_same_id(rig, error, key):
+async def test_a_create_that_is_not_answered_is_an_anomaly_and_no_second_call(rig, error, key):
+    """The client of the job service has made its four attempts before."""
     rig.gateway_calls.on("jobs.create", loses_reply(error))
-    job_id = await rig.submit(key=key)
-    one, two = rig.gateway_calls.of("jobs.create")
-    assert one.request_id == two.request_id
-    assert [summary.job_id for summary in await rig.jobs()] == [job_id]
-    assert await rig.work_off() == [job_id]
-    await rig.check()
-
-
-@pytest.mark.req("tq:SUBMIT", "tq:LOCK-1", "tq:NFR-5")
-@virtual_time
-async def test_a_create_that_is_never_answered_is_an_anomaly(rig: Rig):
-    rig.gateway_calls.on("jobs.create", loses_reply(), fails())
-    with pytest.raises(Unavailable):
-        await rig.submit()
+    with pytest.raises(type(error)):
+        await rig.submit(key=key)
     (line,) = rig.lines.anomalies()
     # Its id is known to nobody, so the line has that of the request.
     assert line.__dict__["request_id"] == rig.gateway_calls.calls[0].request_id
-    assert called(rig) == ["jobs.create", "jobs.create"]
+    assert called(rig) == ["jobs.create"]
+    await rig.reconcile()
+    assert await rig.work_off() == [summary.job_id for summary in await rig.jobs()]
+    await rig.check()
+
+
+@pytest.mark.req("tq:SUBMIT", "tq:CODES")
+@virtual_time
+async def test_a_create_that_reached_nobody_is_no_anomaly(rig: Rig):
+    rig.gateway_calls.on("jobs.create", fails(Unreachable("refused")))
+    with pytest.raises(Unavailable):
+        await rig.submit()
+    assert not rig.lines.anomalies()
 
 
 @pytest.mark.req("tq:SUBMIT", "tq:DEDUP")
 @virtual_time
 async def test_a_keyed_job_left_by_an_unanswered_create_is_queued_by_the_next_submit(rig: Rig):
-    rig.gateway_calls.on("jobs.create", loses_reply(), fails())
+    rig.gateway_calls.on("jobs.create", loses_reply())
     with pytest.raises(Unavailable):
         await rig.submit(key="k")
     assert len(rig.queue) == 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,20 +47,29 @@ class Script:
         self.beat_errors: deque[Exception] = deque()
         self.hint_ms = 200
         self.beats: list[float] = []
+        self.running: list[list[str]] = []
         self.incarnations: set[str] = set()
         self.fetches: list[tuple[float, str]] = []
         self.asking = 0
         self.most_asking = 0
         self.reports: list[tuple[Report, str]] = []
+        self.report_times: list[float] = []
 
     def add(self, count: int) -> None:
         first = len(self.jobs)
         self.jobs.extend(Work(f"j{first + n}", Spec("t")) for n in range(count))
 
     async def heartbeat(
-        self, worker_id: str, at_ms: int, capacity: int, *, incarnation: str = ""
+        self,
+        worker_id: str,
+        at_ms: int,
+        capacity: int,
+        *,
+        incarnation: str = "",
+        running: Sequence[str] = (),
     ) -> int:
         self.beats.append(now())
+        self.running.append(list(running))
         self.incarnations.add(incarnation)
         if self.beat_errors:
             raise self.beat_errors.popleft()
@@ -77,6 +88,7 @@ class Script:
 
     async def report(self, report: Report, *, request_id: str) -> bool:
         self.reports.append((report, request_id))
+        self.report_times.append(now())
         await asyncio.sleep(LATENCY)
         if self.report_errors:
             raise self.report_errors.popleft()
@@ -206,6 +218,28 @@ async def test_a_fetch_is_asked_again_by_the_same_id_until_it_is_answered(lines:
     assert len(lines.of("fetch_failed")) == 1  # said once, not at every attempt
 
 
+@pytest.mark.req("tq:RETRY", "tq:NFR-5")
+@pytest.mark.parametrize(
+    "error", [Unavailable("down"), Internal("a defect")], ids=["down", "defect"]
+)
+@pytest.mark.parametrize("what", ["fetch", "report"])
+@virtual_time
+async def test_calls_that_fail_are_made_again_after_pauses_that_grow(lines: Lines, what, error):
+    """Each call has made its own attempts: to hurry would double them."""
+    script = Script()
+    if what == "fetch":
+        script.jobs.extend([error] * 6)
+    script.add(1)
+    script.report_errors.extend([error] * 6 if what == "report" else [])
+    async with running(script):
+        await until(lambda: len(script.reports) == (7 if what == "report" else 1))
+    times = script.report_times if what == "report" else [at for at, _ in script.fetches][:7]
+    pauses = [after - before - LATENCY for before, after in itertools.pairwise(times)]
+    for pause, longest in zip(pauses, [0.2, 0.4, 0.8, 1.6, 2.0, 2.0], strict=True):
+        assert longest / 2 <= pause + 1e-6
+        assert pause <= longest + 0.002
+
+
 @pytest.mark.req("tq:NFR-5", "tq:TERMINAL")
 @virtual_time
 async def test_a_report_is_sent_again_by_the_same_id_until_it_is_answered(lines: Lines):
@@ -323,6 +357,19 @@ async def test_an_exception_is_a_failure_and_its_text_the_reason(error, reason):
     assert (report.outcome, report.failure_reason) == (Outcome.FAILED, reason)
 
 
+@pytest.mark.req("tq:RESULT")
+@virtual_time
+async def test_a_runtime_is_never_less_than_the_job_took(monkeypatch):
+    script = Script()
+    script.add(1)
+    times = iter([10.0, 10.0301])
+    told = SimpleNamespace(monotonic=lambda: next(times), time=time.time)
+    monkeypatch.setattr("jobqueue.services.worker_loop.time", told)
+    async with running(script):
+        await until(lambda: len(script.reports) == 1)
+    assert script.reports[0][0].runtime_ms == 31
+
+
 # -- heartbeats ------------------------------------------------------------------------------------
 
 
@@ -346,6 +393,21 @@ async def test_beats_say_which_start_of_the_worker_they_are_of():
             await asyncio.sleep(2.5)
         assert len(script.incarnations) == starts
     assert "" not in script.incarnations
+
+
+@pytest.mark.req("tq:LIVENESS", "tq:NFR-5")
+@virtual_time
+async def test_beats_say_which_jobs_the_worker_has_until_it_has_reported_them():
+    script, waiting = Script(), Waiting()
+    script.add(2)
+    script.report_errors.extend([Unavailable("down")] * 8)
+    async with running(script, waiting, slots=2):
+        await asyncio.sleep(2.5)
+        assert script.running[-1] == ["j0", "j1"]
+        waiting.go_on.set()
+        await asyncio.sleep(1.0)
+        assert script.running[-1] == ["j0", "j1"]  # not reported yet
+        await until(lambda: script.running[-1] == [])
 
 
 @pytest.mark.req("tq:LIVENESS", "tq:LOG")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor import Descriptor
 from typer.main import get_command
 
 from jobqueue.cli import service as program
 from jobqueue.cli import start
+from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.topology.taskqueue import catalogue
 from jobqueue.topology.taskqueue.catalogue import SERVICES
 from scripts import taskqueue_doc
@@ -59,6 +62,25 @@ def test_the_start_commands_exist() -> None:
     assert list(commands) == list(SERVICES)
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts["jq-service"] == f"{start.__name__}:{start.service.__name__}"
+
+
+@pytest.mark.req("tq:README")
+def test_every_field_of_a_public_request_has_its_limits_documented() -> None:
+    service = public.DESCRIPTOR.services_by_name["TaskQueuePublicService"]
+    asked = {name for method in service.methods for name in leaves(method.input_type)}
+    page = (ROOT / "docs" / "taskqueue.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- taskqueue: limits -->")[2].partition("<!-- end -->")[0]
+    shown = {line.split("`")[1] for line in table.splitlines() if line.startswith("| `")}
+    assert shown == asked
+
+
+def leaves(message: Descriptor, prefix: str = "") -> Iterator[str]:
+    for field in message.fields:
+        inside = field.message_type
+        if inside is None or inside.GetOptions().map_entry:
+            yield prefix + field.name
+        else:
+            yield from leaves(inside, f"{prefix}{field.name}.")
 
 
 def test_a_table_out_of_date_is_seen_and_renewed() -> None:

@@ -9,6 +9,10 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from jobqueue.api.grpc.taskqueue.callers import CALLER, PURPOSE, REQUEST_ID
 from jobqueue.core.deadline import remaining
@@ -135,25 +139,48 @@ class Tap(grpc.aio.ServerInterceptor):
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None or handler.unary_unary is None:
+        if handler is None or handler.stream_unary is None:
             return handler
-        method = handler_call_details.method.rpartition("/")[2]
+        full_name = handler_call_details.method[1:].replace("/", ".")
+        found = descriptor_pool.Default().FindMethodByName(full_name)
+        method = found.name
 
-        async def call(request: Any, context: Any) -> Any:
-            self.seen.append((method, request))
+        async def call(requests: Any, context: Any) -> Any:
             self.metadata.append(dict(context.invocation_metadata()))
-            response = await handler.unary_unary(request, context)
-            self.answers.append((method, response))
+            heard = _Heard(context, lambda data: self.seen.append((method, _built(found, data))))
+            response = await handler.stream_unary(requests, heard)
+            self.answers.append((method, GetMessageClass(found.output_type).FromString(response)))
             if self._lost.get(method, 0) > 0:
                 self._lost[method] -= 1
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost")
             return response
 
-        return grpc.unary_unary_rpc_method_handler(
-            call,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return grpc.stream_unary_rpc_method_handler(call)
+
+
+class _Heard:
+    """A call's context that tells of the message that is read."""
+
+    def __init__(self, context: Any, told: Callable[[bytes], None]) -> None:
+        self._context = context
+        self._told = told
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def read(self) -> Any:
+        data = await self._context.read()
+        if isinstance(data, bytes):
+            self._told(data)
+        return data
+
+
+def _built(method: MethodDescriptor, data: bytes) -> Any:
+    """The request, or its bytes if they are none."""
+    try:
+        return GetMessageClass(method.input_type).FromString(data)
+    except DecodeError:
+        return data
 
 
 def as_caller(caller: str = "", request_id: str = "", purpose: str = "") -> tuple[Any, ...]:

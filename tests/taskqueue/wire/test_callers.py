@@ -7,21 +7,24 @@ import itertools
 import pytest
 
 from jobqueue.api.grpc.taskqueue.callers import MATRIX
+from jobqueue.api.grpc.taskqueue.remote import RemoteQueue
 from jobqueue.pb import taskqueue_internal_pb2 as internal
 from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.services.model import Status
+from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import JOB, as_caller
 from tests.taskqueue.wire.requests import REQUESTS, ask
 
 pytestmark = pytest.mark.req("tq:MATRIX")
 
-# The document's table, and the EnqueueJob that its rescue rule needs.
+# The document's table, and what ADR 14 adds: the EnqueueJob that the document's rescue rule needs,
+# and the ListJobRecords that finds jobs which no worker has.
 ALLOWED = {
     "": "SubmitJob GetJobStatus GetJobResult CancelJob ListJobs",
     "gateway": "CreateJob DeleteJobIfStatus GetJobRecord ListJobRecords SetCancelRequested"
     " TransitionJobStatus EnqueueJob RemoveJobIfPresent GetResult StoreResult",
     "coordinator": "DequeueJob RemoveJobIfPresent TransitionJobStatus GetJobRecord StoreResult"
-    " EnqueueJob",
+    " EnqueueJob ListJobRecords",
     "worker": "WorkerHeartbeat FetchWork ReportWorkOutcome",
 }
 PAIRS = list(itertools.product(ALLOWED, REQUESTS))
@@ -134,6 +137,17 @@ async def test_the_gateway_stores_nothing_but_cancellations(serve, channel, call
         assert (code, services.calls()) == ("OK", ["store"])
     else:
         assert (code, services.calls()) == ("PERMISSION_DENIED", [])
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_look_queues_nothing(serve, channel, peer, there):
+    services = await serve(queue=parts.queue(contains=there))
+    assert await RemoteQueue(peer(services.target)).contains(JOB) is there
+    assert services.parts["queue"].calls == [("contains", (JOB,), {})]
+    code, _ = await ask(
+        channel(services.target), "EnqueueJob", as_caller("coordinator", "", "look")
+    )
+    assert code == "PERMISSION_DENIED"
 
 
 @pytest.mark.parametrize("purpose", ["", "rescue", "submit"])

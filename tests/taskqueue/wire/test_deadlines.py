@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import grpc
+import grpc.aio
 import pytest
 
 from jobqueue.api.grpc.taskqueue import peer as peer_module
@@ -16,9 +18,10 @@ from jobqueue.api.grpc.taskqueue.remote import (
     RemoteResults,
 )
 from jobqueue.core.deadline import deadline
-from jobqueue.core.errors import DeadlineExceeded, Unavailable
+from jobqueue.core.errors import DeadlineExceeded, OutcomeUnknown, Unavailable
 from jobqueue.pb import taskqueue_public_pb2 as public
 from jobqueue.pb import taskqueue_public_pb2_grpc as public_grpc
+from jobqueue.services.gateway import Gateway
 from jobqueue.services.model import Actor, Listing, Status
 from tests import patience
 from tests.taskqueue.wire import parts
@@ -147,9 +150,32 @@ async def test_a_server_that_does_not_answer(serve, peer, client):
     with deadline(0.3):
         assert await ends_in_time(0.3, DeadlineExceeded, RemoteJobs(peer(services.target)).get(JOB))
     worker = RemoteCoordination(peer(services.target, Actor.WORKER))
-    assert await ends_in_time(1.5, DeadlineExceeded, worker.fetch("w", request_id="r"))
+    assert await ends_in_time(1.5, OutcomeUnknown, worker.fetch("w", request_id="r"))
     remote = client(services.target)
     assert await ends_in_time(0.3, DeadlineExceeded, remote.status(JOB, timeout=0.3))
+
+
+@pytest.mark.req("tq:DEADLINE", "tq:CODES")
+async def test_a_client_that_has_time_left_is_told_that_a_service_is_unavailable(
+    serve, peer, channel
+):
+    """DEADLINE_EXCEEDED is for the time of the caller, not for that of a service behind it."""
+    hung = await serve(jobs=parts.jobs(get=FOREVER, create=FOREVER, transition=FOREVER))
+    owners = peer(hung.target)
+    gateway = Gateway(RemoteJobs(owners), RemoteQueue(owners), RemoteResults(owners))
+    services = await serve(public=gateway)
+    stub = public_grpc.TaskQueuePublicServiceStub(channel(services.target))
+    status = public.GetJobStatusRequest(job_id=JOB)
+    submit = public.SubmitJobRequest(spec=public.JobSpec(job_type="t"))
+    for call in (stub.GetJobStatus(status, timeout=60), stub.SubmitJob(submit, timeout=60)):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert caught.value.details() == "the job service did not answer within 1 s"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.GetJobStatus(status, timeout=0.3)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await gateway.stop()
 
 
 @pytest.mark.req("tq:DEADLINE")

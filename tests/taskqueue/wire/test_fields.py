@@ -106,13 +106,13 @@ async def through_everything(serve, peer, client):
     assert asked["results"] == [("store", (ENVELOPE,), {"request_id": "r9"}), ("get", (JOB,), {})]
 
     coordination = RemoteCoordination(peer(services.target, Actor.WORKER))
-    assert await coordination.heartbeat("worker-1", 2**41, 6, incarnation="i") == 900
+    assert await coordination.heartbeat("worker-1", 2**41, 6, incarnation="i", running=[JOB]) == 900
     assert await coordination.fetch("worker-1", request_id="r10") == Work(JOB, SPEC)
     services.parts["coordination"].answers["fetch"] = Work(retry_after_ms=200)
     assert await coordination.fetch("worker-1", request_id="r11") == Work(retry_after_ms=200)
     assert await coordination.report(REPORT, request_id="r12") is True
     assert asked["coordination"] == [
-        ("heartbeat", ("worker-1", 2**41, 6), {"incarnation": "i"}),
+        ("heartbeat", ("worker-1", 2**41, 6), {"incarnation": "i", "running": [JOB]}),
         ("fetch", ("worker-1",), {"request_id": "r10"}),
         ("fetch", ("worker-1",), {"request_id": "r11"}),
         ("report", (REPORT,), {"request_id": "r12"}),

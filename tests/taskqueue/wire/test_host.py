@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.api.grpc.taskqueue.remote import RemoteJobs
-from jobqueue.core.errors import NotFound, Unavailable
+from jobqueue.core.errors import NotFound, OutcomeUnknown, Unavailable
 from tests import patience, ports
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import FOREVER, JOB, RECORD
@@ -64,7 +64,7 @@ async def test_what_is_under_way_ends_within_the_grace(serve, peer):
         while not services.calls():
             await asyncio.sleep(0.01)
         await services.host.stop(0.05)
-    with pytest.raises(Unavailable):
+    with pytest.raises(OutcomeUnknown, match="the service stops"):
         await waiting
 
 

@@ -98,6 +98,43 @@ async def test_a_caller_that_did_not_wait(serve, client, lines):
     assert found[0]["job_id"] == JOB
 
 
+@pytest.mark.req("tq:CODES")
+async def test_a_message_that_is_too_large(serve, channel, lines):
+    services = await serve()
+    request = public.CancelJobRequest(job_id=JOB, reason="x" * 2**22)
+    code, text = await ask(channel(services.target), "CancelJob", (), request)
+    assert (code, services.calls()) == ("INVALID_ARGUMENT", [])
+    size = request.ByteSize()
+    assert text == f"request: has {size} bytes, at most 4194304 are allowed"
+    (line,) = lines.of("rpc_failed")
+    assert (line["method"], line["grpc_code"], line["message"]) == ("CancelJob", code, text)
+
+
+@pytest.mark.req("tq:CODES")
+async def test_a_message_with_too_long_a_list(serve, channel, lines):
+    services = await serve()
+    request = public.ListJobsRequest(status_filter=[public.DONE] * 1000)
+    code, _ = await ask(channel(services.target), "ListJobs", (), request)
+    assert (code, services.calls()) == ("INVALID_ARGUMENT", [])
+    (line,) = lines.of("rpc_failed")
+    assert (line["method"], line["grpc_code"]) == ("ListJobs", code)
+
+
+@pytest.mark.req("tq:CODES")
+@pytest.mark.parametrize("grace", [0, 0.05])
+async def test_a_call_that_is_cut_off_by_the_stop(serve, channel, lines, grace):
+    services = await serve(public=parts.task_queue(submit=FOREVER))
+    waiting = asyncio.create_task(ask(channel(services.target), "SubmitJob"))
+    async with patience.timeout(20):
+        while not services.calls():
+            await asyncio.sleep(0.01)
+    await services.host.stop(grace)
+    code, text = await waiting
+    assert code == "UNAVAILABLE"
+    (line,) = lines.of("rpc_failed")
+    assert (line["method"], line["grpc_code"], line["message"]) == ("SubmitJob", code, text)
+
+
 async def test_a_method_that_there_is_not(serve, channel, lines):
     services = await serve()
     call = channel(services.target).unary_unary("/taskqueue.v1.TaskQueuePublicService/DropAll")

@@ -13,6 +13,7 @@ from jobqueue.api.grpc.taskqueue import retrying
 from jobqueue.api.grpc.taskqueue.remote import (
     RemoteCoordination,
     RemoteJobs,
+    RemoteQueue,
     RemoteResults,
 )
 from jobqueue.core.errors import (
@@ -20,13 +21,18 @@ from jobqueue.core.errors import (
     DeadlineExceeded,
     Internal,
     InvalidArgument,
+    JobQueueError,
     KeyConflict,
     NotFound,
+    OutcomeUnknown,
     PermissionDenied,
     QueueFull,
     Unavailable,
+    Unreachable,
 )
-from jobqueue.services.model import Actor, Created, Listing, Status
+from jobqueue.services.gateway import Gateway
+from jobqueue.services.model import Actor, Applied, Created, Listing, Record, Status, Summary
+from jobqueue.services.protocols import is_uncertain
 from tests import patience, ports
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.drawing import Rng
@@ -35,7 +41,9 @@ from tests.taskqueue.wire.parts import ENVELOPE, FOREVER, JOB, RECORD, SPEC
 pytestmark = pytest.mark.usefixtures("patient")
 
 CREATED = Created(JOB, Status.QUEUED, created=True)
+QUEUED = Record(Summary(JOB, Status.QUEUED, "t", 1), SPEC)
 TRANSIENT = [Unavailable("down"), DeadlineExceeded("slow"), QueueFull("full")]
+REFUSED, LOST = Unreachable("refused"), OutcomeUnknown("the connection broke")
 FINAL = [
     InvalidArgument("spec", "wrong"),
     NotFound("no"),
@@ -88,9 +96,72 @@ async def test_the_fourth_attempt_may_succeed(serve, peer, error):
 async def test_there_is_no_fifth(serve, peer, error):
     services = await serve(jobs=parts.jobs(create=deque([error] * 4 + [CREATED])))
     jobs = RemoteJobs(peer(services.target, rng=Rng(0.0)))
-    with pytest.raises(type(error)):
+    with pytest.raises(OutcomeUnknown if isinstance(error, DeadlineExceeded) else type(error)):
         await jobs.create(SPEC, "", request_id="r")
     assert len(services.calls()) == 4
+
+
+@pytest.mark.req("tq:RETRY", "tq:SUBMIT", "tq:CANCEL")
+async def test_a_gateway_adds_no_attempts_of_its_own(serve, peer):
+    down = Unavailable("down")
+    services = await serve(
+        jobs=parts.jobs(create=down, get=QUEUED),
+        queue=parts.queue(remove=down, enqueue=True),
+    )
+    owners = peer(services.target, rng=Rng(0.0))
+    gateway = Gateway(RemoteJobs(owners), RemoteQueue(owners), RemoteResults(owners))
+    with pytest.raises(Unavailable):
+        await gateway.submit(SPEC, "key")
+    with pytest.raises(Unavailable):
+        await gateway.cancel(JOB, "")
+    await gateway.stop()
+    assert services.calls() == ["create"] * 4 + ["get"] + ["remove"] * 4 + ["enqueue"]
+
+
+@pytest.mark.req("tq:RETRY", "tq:DISPATCH")
+async def test_a_transition_that_ends_with_internal_is_one_of_the_four_attempts(serve, peer):
+    """It may have been applied: the same id is told what became of it."""
+    defect, applied = Internal("a defect"), Applied(True, Status.RUNNING)
+    services = await serve(
+        jobs=parts.jobs(transition=deque([defect] * 3 + [applied] + [defect] * 4 + [applied]))
+    )
+    jobs = RemoteJobs(peer(services.target, Actor.COORDINATOR, rng=Rng(0.0)))
+
+    async def start(request_id: str) -> Applied:
+        return await jobs.transition(
+            JOB, Status.QUEUED, Status.RUNNING, actor=Actor.COORDINATOR, request_id=request_id
+        )
+
+    assert await start("one") == applied
+    with pytest.raises(Internal):
+        await start("two")
+    assert services.tap.request_ids() == ["one"] * 4 + ["two"] * 4
+
+
+@pytest.mark.req("tq:RETRY", "tq:CODES")
+@pytest.mark.parametrize(
+    ("failures", "certain"),
+    [
+        ([REFUSED] * 4, True),
+        ([REFUSED, LOST, REFUSED, REFUSED], False),
+        ([LOST, REFUSED, REFUSED, REFUSED], False),
+    ],
+    ids=["refused", "lost between", "lost first"],
+)
+async def test_only_a_call_that_never_reached_anybody_is_certain_not_to_have_happened(
+    peer, monkeypatch, failures, certain
+):
+    one = peer("127.0.0.1:1", rng=Rng(0.0))
+    left = deque(failures)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise left.popleft()
+
+    monkeypatch.setattr(one._line, "call", fail)
+    with pytest.raises(JobQueueError) as caught:
+        await RemoteJobs(one).create(SPEC, "", request_id="r")
+    assert not left
+    assert is_uncertain(caught.value) is not certain
 
 
 @pytest.mark.req("tq:RETRY")

@@ -109,6 +109,7 @@ GetResultResponse { bool found; string job_id; JobStatus terminal_status; uint32
 ADDED = {
     "CreateJobResponse": {"created": ("bool", 3)},
     "GetJobRecordResponse": {"spec": ("JobSpec", 3)},
+    "WorkerHeartbeatRequest": {"running_job_ids": ("repeated string", 4)},
 }
 
 _SCALARS = {

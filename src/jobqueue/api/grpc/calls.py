@@ -17,12 +17,14 @@ from jobqueue.access.rules import GRPC, Kind, grpc_rule
 from jobqueue.api.grpc.channel import STREAM_OPEN, Metadata
 from jobqueue.api.grpc.counting import Refused
 from jobqueue.api.grpc.errors import to_status
-from jobqueue.core.errors import Internal, JobQueueError, Unavailable
+from jobqueue.core.errors import Internal, JobQueueError, Unavailable, without_trace
 
 log = logging.getLogger("jobqueue.grpc")
 
 OnCall = Callable[[str, str, float], None]
 """Told of every call that ended: full method name, gRPC status name, seconds."""
+
+LAST_WORDS = 0.5  # seconds that calls which ``cut`` ends have for their answer
 
 T = TypeVar("T")
 Request = TypeVar("Request")
@@ -36,8 +38,11 @@ class Calls:
         self._on_call = on_call
         self.metadata = metadata  # sent with every answer, by the servicers that do so
         self._stopped: asyncio.Future[None] | None = None
+        self._reading = True
         self._readers: set[asyncio.Task[Any]] = set()
         self._owned: set[asyncio.Task[Any]] = set()
+        self.under_way: set[asyncio.Task[Any]] = set()  # calls that ``cut`` may end
+        self.was_cut = False
 
     @property
     def stopping(self) -> bool:
@@ -51,12 +56,22 @@ class Calls:
         return self._stopped
 
     def begin_stop(self) -> None:
-        """End waits at once, and let streams finish what they have read."""
+        """End waits at once; what workers have to say is still taken."""
         signal = self.stop_signal()
         if not signal.done():
             signal.set_result(None)
+
+    def end_readers(self) -> None:
+        """Let workers' streams finish what they have read."""
+        self._reading = False
         for reader in self._readers:
             reader.cancel()
+
+    def cut(self) -> None:
+        """Cancel the calls under way. They say themselves that the server stops: gRPC would not."""
+        self.was_cut = True
+        for task in self.under_way:
+            task.cancel()
 
     async def settle(self) -> None:
         """Wait for the work that outlives its calls."""
@@ -71,11 +86,11 @@ class Calls:
         return task
 
     def reader(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run a stream's reader; it is cancelled when the server stops."""
+        """Run the reader of a worker's stream; ``end_readers`` cancels it."""
         task = asyncio.create_task(work)
         self._readers.add(task)
         task.add_done_callback(self._readers.discard)
-        if self.stopping:
+        if not self._reading:
             task.cancel()
         return task
 
@@ -128,18 +143,22 @@ def handled(
     async def call(self: S, request: Request, context: Any) -> Response:
         started = time.perf_counter()
         try:
-            response = await answer(self, request, context)
+            made = answer(self, request, context)
+            del request  # gRPC keeps this frame with the error of a call that is refused
+            response = await made
         except asyncio.CancelledError:
             self.calls.ended(name, grpc.StatusCode.CANCELLED.name, started)
             raise
         except JobQueueError as error:
-            failure = error
+            failure = without_trace(error)
         except Exception:
             log.exception("a call failed unexpectedly", extra={"method": name})
             failure = Internal("internal error; the server's log has the details")
         else:
             self.calls.ended(name, grpc.StatusCode.OK.name, started)
             return response
+        if self.calls.stopping and isinstance(failure, Unavailable):
+            failure = server_stopping()
         code, text, metadata = to_status(failure)
         self.calls.ended(name, code.name, started)
         return await context.abort(code, text, metadata)  # type: ignore[no-any-return]

@@ -48,7 +48,7 @@ def client_options() -> _Options:
         ("grpc.initial_reconnect_backoff_ms", 100),
         # What one attempt to connect may take; after a refusal the next comes by the backoff.
         ("grpc.min_reconnect_backoff_ms", 5_000),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 500),
     )
 
 
@@ -60,7 +60,12 @@ def server_options(max_message_bytes: int) -> _Options:
         # A few bytes must not become millions: compressed requests are UNIMPLEMENTED. The bits are
         # the algorithms, the first one is none.
         ("grpc.compression_enabled_algorithms_bitset", 1),
+        # A message that nobody reads yet waits at its sender, but for 64 KiB: gRPC would let in
+        # more on every stream of a fast connection. One that is being read comes by the MiB.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.so_reuseport", 0),  # a taken port is an error, not a silent share
+        # A socket that says nothing is closed. A client of ours gives up after 5 s itself.
+        ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
@@ -72,7 +77,7 @@ class Dialer:
     """Opens channels to one server, and says what every call on them carries."""
 
     def __init__(self, target: str, credentials: Credentials | None = None) -> None:
-        self._target = target
+        self.target = target
         credentials = credentials or Credentials()
         credentials.check()
         self._channel_credentials = _channel_credentials(credentials.tls)
@@ -84,10 +89,10 @@ class Dialer:
         """A channel for the running loop."""
         _IN_USE.check()
         if self._channel_credentials is None:
-            channel = grpc.aio.insecure_channel(self._target, options=client_options())
+            channel = grpc.aio.insecure_channel(self.target, options=client_options())
         else:
             channel = grpc.aio.secure_channel(
-                self._target, self._channel_credentials, options=client_options()
+                self.target, self._channel_credentials, options=client_options()
             )
         _IN_USE.add(channel)
         return channel
@@ -96,10 +101,10 @@ class Dialer:
         """A channel for threads; heartbeats use it, since they must survive a blocked loop."""
         _IN_USE.check()
         if self._channel_credentials is None:
-            channel = grpc.insecure_channel(self._target, options=client_options())
+            channel = grpc.insecure_channel(self.target, options=client_options())
         else:
             channel = grpc.secure_channel(
-                self._target, self._channel_credentials, options=client_options()
+                self.target, self._channel_credentials, options=client_options()
             )
         _IN_USE.add(channel)
         return channel

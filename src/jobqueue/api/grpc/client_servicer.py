@@ -11,11 +11,13 @@ from jobqueue.access.submits import for_callers
 from jobqueue.api.grpc.calls import Calls, Duplex, handled
 from jobqueue.api.grpc.codec.jobs import event_to_pb, job_to_pb, result_to_pb, spec_from_pb
 from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_reasons, asked_states, seconds
+from jobqueue.api.grpc.load import Load
 from jobqueue.api.grpc.submit_stream import submit_stream
 from jobqueue.core.api import ClientApi
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import JobQuery, SubmitStatus
+from jobqueue.core.waiting import in_turns
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import client_pb2_grpc as rpc
 
@@ -35,8 +37,11 @@ def check_wait(seconds: float, longest: float) -> float:
 class ClientServicer(rpc.ClientServiceServicer):
     """What producers of jobs call."""
 
-    def __init__(self, backend: ClientApi, calls: Calls, limiter: Limiter | None = None) -> None:
+    def __init__(
+        self, backend: ClientApi, calls: Calls, load: Load, limiter: Limiter | None = None
+    ) -> None:
         self._backend = backend
+        self._load = load
         self._submit = for_callers(backend.submit, limiter)
         self.calls = calls
 
@@ -55,8 +60,8 @@ class ClientServicer(rpc.ClientServiceServicer):
         self, request: pb.SubmitBatchRequest, context: Any
     ) -> pb.SubmitBatchResponse:
         """Many jobs; a refusal is in its own result."""
-        results = await self._submit([spec_from_pb(spec) for spec in request.specs])
-        return pb.SubmitBatchResponse(results=[result_to_pb(result) for result in results])
+        results = await self._submit(await in_turns(spec_from_pb, request.specs))
+        return pb.SubmitBatchResponse(results=await in_turns(result_to_pb, results))
 
     @handled
     async def SubmitStream(  # type: ignore[override]  # writes by itself, does not yield
@@ -64,7 +69,8 @@ class ClientServicer(rpc.ClientServiceServicer):
     ) -> None:
         """Numbered batches."""
         stream = Duplex[pb.SubmitStreamRequest, pb.SubmitStreamResponse](context)
-        await submit_stream(self._submit, stream, self.calls)
+        with self._load.client():
+            await submit_stream(self._submit, stream, self.calls)
 
     @handled
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.GetJobResponse:
@@ -131,6 +137,11 @@ class ClientServicer(rpc.ClientServiceServicer):
         job_id = parse_job_id(request.job_id)
         stream = Duplex[None, pb.WatchJobResponse](context)
         await self.calls.until_stopped(self._watch(job_id, request.after_version, stream))
+
+    @handled
+    async def GetLoad(self, request: pb.GetLoadRequest, context: Any) -> pb.GetLoadResponse:
+        """How busy this server is."""
+        return await self._load.tell()
 
     async def _watch(
         self, job_id: str, after_version: int, stream: Duplex[None, pb.WatchJobResponse]

@@ -1,113 +1,132 @@
-"""The interceptor that keeps the table of rules."""
+"""What keeps the table of rules before every method."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 from google.protobuf import descriptor_pool
 
-from jobqueue.access.budgets import Budgets, Place
-from jobqueue.access.callers import Caller, current_caller, enter_call
+from jobqueue.access.budgets import Budgets, MessageBytes, Place
+from jobqueue.access.callers import EVERY_ROLE, Caller, Role, enter_call
+from jobqueue.access.certificates import has_nul
 from jobqueue.access.policy import API_KEY, AUTHORIZATION, Access, Shown, permit
-from jobqueue.access.rules import GRPC, RULES, Rule
-from jobqueue.api.grpc.calls import Calls
+from jobqueue.access.rules import GRPC, RULES, Kind, Rule
+from jobqueue.api.grpc.arrivals import Arrivals
+from jobqueue.api.grpc.calls import Calls, server_stopping
+from jobqueue.api.grpc.channel import KIB, MIN_RECEIVE_BYTES
 from jobqueue.api.grpc.counting import Refused, counted
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import InvalidArgument, JobQueueError, PermissionDenied
 
-_MESSAGE_TIMEOUT = 10.0  # seconds that the one message of a call may take to come
+CERTIFICATE = "x509_pem_cert"  # in what gRPC knows of a connection: the client's certificate
+
 _MAX_OPEN_BYTES = 1024  # of a message that everybody may send
+_COPIES = 2  # of a message in memory: gRPC's and ours
+_SMALL = 4 * KIB  # messages below that are not counted by their bytes: there are only so many calls
+# What a server that stops still answers: workers that stop as well end their jobs here.
+_UNTIL_THE_END = {
+    "server.probe",
+    "server.watch_health",
+    "worker.fetch",
+    "worker.report",
+    "worker.heartbeat",
+    "worker.deregister",
+}
+
+_Metadata = Iterable[tuple[str, str | bytes]] | None
+# Of the call that a task serves: a context would build it anew.
+_metadata: ContextVar[_Metadata] = ContextVar("jobqueue_metadata", default=None)
 
 if TYPE_CHECKING:
     _Handler = grpc.RpcMethodHandler[Any, Any]
-    _Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A method behind the door."""
-
-    rule: Rule
-    # Decides about the caller itself, and then reads: what is known of the peer is known here.
-    deciding: _Handler
-    # For a call that was let in before: costs less, but gRPC reads the message before it runs.
-    decided: _Handler | None
-
-
-class Door(grpc.aio.ServerInterceptor):
+class Door(grpc.GenericRpcHandler):
     """Decides at the beginning of a call or stream, before a message is read.
 
     What it lets in knows its caller and is counted until it ends. Its messages are built only after
     the items of their lists were counted.
+
+    It finds the methods for gRPC: an interceptor could decide as well, but costs more.
     """
 
-    def __init__(self, access: Access, calls: Calls, budgets: Budgets | None = None) -> None:
+    def __init__(
+        self,
+        access: Access,
+        calls: Calls,
+        budgets: Budgets | None = None,
+        *,
+        max_message_bytes: int = MIN_RECEIVE_BYTES,
+    ) -> None:
         self._access = access
+        self._required = access.required
         self._calls = calls
         self._budgets = budgets or Budgets()
-        self._kept: dict[str, _Kept] = {}
+        self._requests = MessageBytes(max_message_bytes)
+        self._answers = MessageBytes(max_message_bytes)
+        # Of those who are not known: what they send takes no room from the others.
+        self._open = MessageBytes(max_message_bytes)
+        self._arrivals = Arrivals(self._requests)
+        self._open_arrivals = Arrivals(self._open, hurried=True)
+        self._behind: list[grpc.GenericRpcHandler] = []
+        self._kept: dict[str, _Handler] = {}
 
-    async def intercept_service(
-        self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> _Handler | None:
-        """Put the door before a method's handler."""
+    def before(self, server: grpc.aio.Server) -> grpc.aio.Server:
+        """Stand before a server's methods: add them to what this returns."""
+        server.add_generic_rpc_handlers((self,))
+        return cast(grpc.aio.Server, self)
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Put methods behind the door."""
+        self._behind += handlers
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """Generated code adds its methods in both ways."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler | None:
+        """The handler of a method, behind the door."""
         method = handler_call_details.method
         kept = self._kept.get(method)
         if kept is None:
-            handler = await continuation(handler_call_details)
+            found = (behind.service(handler_call_details) for behind in self._behind)
+            handler = next((one for one in found if one is not None), None)
             if handler is None:
                 return None  # there is no such method, and it is not remembered
             if method not in GRPC:
                 return self._without_rule(method, handler)
             kept = self._kept[method] = self._keep(method, handler)
-        if kept.decided is None:
-            return kept.deciding
-        shown = _shown(handler_call_details.invocation_metadata)
-        if self._access.asks_certificate(shown):
-            return kept.deciding
-        started = time.perf_counter()
-        try:
-            caller = self._admit(method, kept.rule, shown)
-            # A caller without a name is known by its address, and that is not known yet.
-            place = self._budgets.enter(kept.rule.kind, caller.account if caller.name else "")
-        except JobQueueError as error:
-            return self._refusing(method, error, started)
-        # gRPC runs this and the handler in one task, which ends with the call however that ends.
-        task = asyncio.current_task()
-        assert task is not None
-        task.add_done_callback(place.leave)
-        enter_call(caller)
-        return kept.decided
+        if self._required:
+            _metadata.set(handler_call_details.invocation_metadata)
+        return kept
 
-    def _keep(self, method: str, handler: _Handler) -> _Kept:
+    def _keep(self, method: str, handler: _Handler) -> _Handler:
         rule = RULES[GRPC[method]]
-        inner: Any = (
-            handler.unary_unary
-            or handler.unary_stream
-            or handler.stream_unary
-            or handler.stream_stream
-        )
         name = method[1:].replace("/", ".")
         request = descriptor_pool.Default().FindMethodByName(name).input_type
         assert handler.request_deserializer is not None
         parse = counted(handler.request_deserializer, request, rule.items)
         if rule.roles is None:
             parse = _short(parse)
+        if handler.unary_unary is not None:
+            return grpc.stream_unary_rpc_method_handler(self._call(method, rule, handler, parse))
+        inner: Any = handler.unary_stream or handler.stream_unary or handler.stream_stream
         generates = inspect.isasyncgenfunction(inner)
 
         async def decide(requests: Any, context: Any) -> None:
             place = await self._enter(method, rule, context)
             try:
-                given = requests if handler.request_streaming else await self._only(method, context)
+                given = requests
+                if not handler.request_streaming:
+                    given = await self._only(method, rule, place.account, context)
                 if generates:
                     async for response in inner(given, context):
                         await context.write(response)
@@ -118,61 +137,126 @@ class Door(grpc.aio.ServerInterceptor):
             finally:
                 place.leave()
 
-        async def call(request: Any, context: Any) -> Any:
-            if isinstance(request, Refused):
-                await self._abort(method, request.error, time.perf_counter(), context)
-            caller = current_caller()
-            enter_call(Caller(caller.name, caller.roles, _address(context.peer())))
-            return await inner(request, context)
+        return grpc.stream_stream_rpc_method_handler(decide, parse, handler.response_serializer)
 
-        deciding: _Handler = grpc.stream_stream_rpc_method_handler(
-            decide, parse, handler.response_serializer
-        )
-        if handler.unary_unary is None or rule.roles is None:
-            return _Kept(rule, deciding, None)
-        return _Kept(
-            rule,
-            deciding,
-            grpc.unary_unary_rpc_method_handler(call, parse, handler.response_serializer),
-        )
+    def _call(
+        self, method: str, rule: Rule, handler: _Handler, parse: Callable[[bytes], Any]
+    ) -> Callable[[Any, Any], Awaitable[bytes]]:
+        """A method with one message each way, as gRPC runs one that takes many.
+
+        So it is decided before the message is read, and the sizes of both messages are known.
+        """
+        inner: Any = handler.unary_unary
+        serialize: Any = handler.response_serializer
+        counted_as = self._budgets.of(rule.kind)
+        is_open = rule.roles is None
+        requests, arrivals = self._room_for(rule)
+        answers = self._answers
+        largest = requests.largest
+        # Who reads takes room for the answer first. A long poll must not: it takes its time.
+        answers_at_once = rule.reads and rule.kind is not Kind.WAIT
+
+        async def call(messages: Any, context: Any) -> bytes:
+            try:
+                caller = self._admit(method, rule, context)
+                # Where nobody has to be known, such calls count in all only.
+                account = caller.account if caller.name or is_open else ""
+                counted_as.enter(account)
+            except JobQueueError as error:
+                await self._abort(method, error, time.perf_counter(), context)
+            asked = answered = 0
+
+            def ended(_: object) -> None:
+                counted_as.leave(account)
+                if asked:
+                    requests.change(account, asked, 0)
+                if answered:
+                    answers.change(account, answered, 0)
+
+            # gRPC does so when the answer has been sent, or when the call ends in another way.
+            context.add_done_callback(ended)
+            enter_call(caller)
+            try:
+                if not requests.take(account):
+                    await requests.wait(account)
+                asked = largest
+                data = await arrivals.read(context)
+                asked = requests.change(account, asked, _weight(data))
+                request = parse(data)
+                del data
+                if isinstance(request, Refused):
+                    raise request.error
+                if answers_at_once:
+                    if not answers.take(account):
+                        await answers.wait(account)
+                    answered = largest
+                else:
+                    answers.check(account, 0, 0)
+            except JobQueueError as error:
+                await self._abort(method, error, time.perf_counter(), context)
+            made = inner(request, context)
+            del request  # gRPC keeps this frame with the error of a call that is refused
+            answer: bytes = serialize(await made)
+            weight = _weight(answer)
+            if weight != answered:
+                if rule.reads and weight > answered:
+                    try:
+                        answers.check(account, answered, weight)
+                    except JobQueueError as error:
+                        await self._abort(method, error, time.perf_counter(), context)
+                answered = answers.change(account, answered, weight)
+            return answer
+
+        return call
 
     async def _enter(self, method: str, rule: Rule, context: Any) -> Place:
-        """Decide with all that is known of the peer."""
+        """Let a stream in."""
         started = time.perf_counter()
-        shown = _shown(
-            context.invocation_metadata(),
-            certificate_name(context.auth_context()),
-            _address(context.peer()),
-        )
         try:
-            caller = self._admit(method, rule, shown)
+            caller = self._admit(method, rule, context)
             place = self._budgets.enter(rule.kind, caller.account)
         except JobQueueError as error:
             await self._abort(method, error, started, context)
         enter_call(caller)
         return place
 
-    def _admit(self, method: str, rule: Rule, shown: Shown) -> Caller:
+    def _admit(self, method: str, rule: Rule, context: Any) -> Caller:
+        """Decide about a caller with all that is known of it."""
+        if self._calls.stopping and GRPC[method] not in _UNTIL_THE_END:
+            raise server_stopping()
         if rule.roles is None:
-            return Caller("", frozenset(), shown.address)
-        caller = self._access.identify(shown)
-        if self._access.required:
-            permit(caller, rule.roles, method.rpartition("/")[2])
+            return _anybody(context.peer(), frozenset())
+        if not self._required:
+            return _anybody(context.peer(), EVERY_ROLE)
+        access = self._access
+        shown = _shown(_metadata.get(), _address(context.peer()))
+        if access.asks_certificate(shown):
+            shown = replace(shown, certificate=certificate_name(context.auth_context()))
+        caller = access.identify(shown)
+        permit(caller, rule.roles, method.rpartition("/")[2])
         return caller
 
-    async def _only(self, method: str, context: Any) -> Any:
-        """The one message of a call that has one."""
+    async def _only(self, method: str, rule: Rule, account: str, context: Any) -> Any:
+        """The one message of a call that answers with many."""
+        room, arrivals = self._room_for(rule)
         try:
-            async with asyncio.timeout(_MESSAGE_TIMEOUT):
-                request = await context.read()
-        except TimeoutError:
-            late = f"did not come within {_MESSAGE_TIMEOUT:g} s"
-            request = Refused(InvalidArgument("request", late))
-        if request is grpc.aio.EOF:
-            request = Refused(InvalidArgument("request", "is missing"))
-        if isinstance(request, Refused):
-            await self._abort(method, request.error, time.perf_counter(), context)
+            if not room.take(account):
+                await room.wait(account)
+            try:
+                request = await arrivals.read(context)
+            finally:
+                room.change(account, room.largest, 0)  # what such a call asks for is short
+            if isinstance(request, Refused):
+                raise request.error
+        except JobQueueError as error:
+            await self._abort(method, error, time.perf_counter(), context)
         return request
+
+    def _room_for(self, rule: Rule) -> tuple[MessageBytes, Arrivals]:
+        """Where the bytes of a request count."""
+        if rule.roles is None:
+            return self._open, self._open_arrivals
+        return self._requests, self._arrivals
 
     async def _abort(
         self, method: str, error: JobQueueError, started: float, context: Any
@@ -193,10 +277,16 @@ class Door(grpc.aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _without_rule(self, method: str, handler: _Handler) -> _Handler:
-        if not self._access.required:
+        if not self._required:
             return handler
         error = PermissionDenied(f"{method.rpartition('/')[2]} is not for callers of this server")
         return self._refusing(method, error, time.perf_counter())
+
+
+def _weight(message: bytes) -> int:
+    """What a message takes in memory, as far as it counts."""
+    size = len(message)
+    return 0 if size < _SMALL else _COPIES * size
 
 
 def _short(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -211,25 +301,33 @@ def _short(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return parse_short
 
 
-def _shown(
-    metadata: Iterable[tuple[str, str | bytes]] | None, certificate: str = "", address: str = ""
-) -> Shown:
+def _shown(metadata: _Metadata, address: str) -> Shown:
     authorization: list[str] = []
     api_key: list[str] = []
     for name, value in metadata or ():
         if name in (AUTHORIZATION, API_KEY):
             text = value if isinstance(value, str) else value.decode("latin-1")
             (authorization if name == AUTHORIZATION else api_key).append(text)
-    return Shown(tuple(authorization), tuple(api_key), certificate, address)
+    return Shown(tuple(authorization), tuple(api_key), address=address)
 
 
 def certificate_name(auth: dict[str, Iterable[bytes]]) -> str:
-    """The common name, or else the first alternative name."""
-    for field in ("x509_common_name", "x509_subject_alternative_name"):
+    """The common name, or else the first DNS name; empty if there is none to be trusted."""
+    # The names in ``auth`` end at their first NUL. The certificate has all of them.
+    certificates = list(auth.get(CERTIFICATE, ()))
+    if not certificates or any(map(has_nul, certificates)):
+        return ""
+    for field in ("x509_common_name", "peer_dns"):
         for value in auth.get(field, ()):
             if value:
                 return value.decode(errors="replace")
     return ""
+
+
+@lru_cache(1024)
+def _anybody(peer: str, roles: frozenset[Role]) -> Caller:
+    """Who needs to show nothing."""
+    return Caller("", roles, _address(peer))
 
 
 @lru_cache(1024)

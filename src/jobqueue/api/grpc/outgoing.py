@@ -13,15 +13,20 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Assignment, WorkerStatus
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
+MAX_UNSENT = 64  # places of answers
+
 
 class _Part:
     """What may travel in one message: its fields count in a fixed order."""
 
-    __slots__ = ("assignments", "message")
+    __slots__ = ("assignments", "cancelled", "message", "places")
 
     def __init__(self) -> None:
         self.message = pb.ConnectResponse()
         self.assignments: list[Assignment] = []
+        # Each once: a client may ask for the same cancel as often as it likes.
+        self.cancelled: dict[int, None] = {}
+        self.places = 0  # that its answers take
 
 
 class Outgoing:
@@ -29,10 +34,15 @@ class Outgoing:
 
     ``free`` is what the worker has granted minus what it was assigned. Nothing assigned after a
     drain was answered may overtake that answer, so the answer closes its part.
+
+    What asks for an answer takes a place, and keeps it until the answer is sent: a worker that does
+    not take its answers is not read any further.
     """
 
     def __init__(self) -> None:
         self.free = 0
+        self._places = asyncio.Semaphore(MAX_UNSENT)
+        self._places_sending = 0
         self._parts: deque[_Part] = deque()
         self._wake = asyncio.Event()
         self._sending: list[Assignment] = []
@@ -49,7 +59,7 @@ class Outgoing:
 
     def cancel(self, leases: Sequence[int]) -> None:
         """Attempts to stop."""
-        self._last().message.cancelled.extend(leases)
+        self._last().cancelled.update(dict.fromkeys(leases))
         self._wake.set()
 
     def set_status(self, status: WorkerStatus) -> None:
@@ -73,14 +83,23 @@ class Outgoing:
         self._last().message.welcome.CopyFrom(welcome)
         self._wake.set()
 
-    def ack(self, ack: pb.ReportAck) -> None:
-        """Reports were written, or not."""
-        self._last().message.acks.append(ack)
+    async def take_places(self, count: int = 1) -> None:
+        """Wait until the worker has taken enough of its answers for another one."""
+        for _ in range(count):
+            await self._places.acquire()
+
+    def ack(self, ack: pb.ReportAck, places: int = 1) -> None:
+        """Reports were written, or not; gives the places back when it is sent."""
+        part = self._last()
+        part.message.acks.append(ack)
+        part.places += places
         self._wake.set()
 
     def drained(self, number: int) -> None:
-        """No slot is left that was granted before."""
-        self._last().message.drained = number
+        """No slot is left that was granted before; gives a place back when it is sent."""
+        part = self._last()
+        part.message.drained = number
+        part.places += 1
         self._wake.set()
 
     def pulse(self, pulse: pb.Pulse) -> None:
@@ -106,6 +125,9 @@ class Outgoing:
         Raises Unavailable when the worker is connected to another server.
         """
         self._sending = []
+        for _ in range(self._places_sending):
+            self._places.release()
+        self._places_sending = 0
         if self._moved:
             raise _moved_on()
         while not self._parts:
@@ -122,6 +144,7 @@ class Outgoing:
                 break
             count, size = count + 1, size + len(assignment.payload)
         self._sending, part.assignments = part.assignments[:count], part.assignments[count:]
+        self._places_sending, part.places = part.places, 0
         wire = [assignment_to_pb(assignment) for assignment in self._sending]
         if part.assignments:  # the rest of the part follows what it must not overtake
             first = pb.ConnectResponse(acks=part.message.acks, assignments=wire)
@@ -133,6 +156,8 @@ class Outgoing:
         self._parts.popleft()
         if wire:
             part.message.assignments.extend(wire)
+        if part.cancelled:
+            part.message.cancelled.extend(part.cancelled)
         return part.message
 
     def undelivered(self) -> list[Assignment]:

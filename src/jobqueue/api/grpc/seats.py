@@ -12,11 +12,13 @@ from weakref import WeakValueDictionary
 from jobqueue.api.grpc.desk import Desk
 from jobqueue.api.grpc.work_fetch import Fetcher
 from jobqueue.api.grpc.work_stream import WorkStream
-from jobqueue.core.errors import NotFound, not_your_worker
+from jobqueue.core.errors import NotFound
 from jobqueue.core.job import owner_allows
 
 # A worker silent for that long is long OFFLINE; its link only takes up room.
 _FORGET_AFTER = 600.0
+# Two heartbeats at the default interval: whether a worker without a stream is there.
+_SILENT_AFTER = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +62,19 @@ class Seats:
         """A worker's seat, of whatever incarnation."""
         return self._seats.get(worker_id)
 
+    def connected(self, worker_id: str) -> bool:
+        """Whether the worker may still report on its stream, or by unary calls."""
+        seat = self._seats.get(worker_id)
+        if seat is None:
+            return False
+        if isinstance(seat.line, WorkStream):
+            return seat.line.live
+        return not seat.line.buffer.elsewhere and self._now() - seat.last_seen < _SILENT_AFTER
+
+    def count(self) -> int:
+        """How many workers may report."""
+        return sum(1 for worker_id in self._seats if self.connected(worker_id))
+
     def allows(self, worker_id: str, owner: str) -> bool:
         """Whether the worker's seat, if it has one here, is not another caller's."""
         seat = self._seats.get(worker_id)
@@ -77,8 +92,6 @@ class Seats:
 
     def need(self, worker_id: str, incarnation: int, owner: str) -> Seat:
         """The seat of that very incarnation; NotFound says to register again."""
-        if not self.allows(worker_id, owner):
-            raise not_your_worker(worker_id)
         seat = self.find(worker_id, incarnation, owner)
         if seat is None:
             raise NotFound(f"worker {worker_id!r} is not registered with this server: register it")

@@ -12,6 +12,7 @@ from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
 from jobqueue.api.grpc.codec.jobs import result_to_pb, spec_from_pb
 from jobqueue.api.grpc.errors import error_to_pb
 from jobqueue.core.errors import Internal, JobQueueError
+from jobqueue.core.waiting import in_turns
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
@@ -91,8 +92,8 @@ class _Session:
     async def _submit(self, message: pb.SubmitStreamRequest) -> None:
         answer = pb.SubmitStreamResponse(number=message.number)
         try:
-            results = await self._write_jobs([spec_from_pb(spec) for spec in message.specs])
-            answer.results.extend([result_to_pb(result) for result in results])
+            results = await self._write_jobs(await in_turns(spec_from_pb, message.specs))
+            answer.results.extend(await in_turns(result_to_pb, results))
         except JobQueueError as error:
             answer.error.CopyFrom(error_to_pb(error))
         except Exception:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
 
 from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
+from jobqueue.api.grpc.channel import BATCH_ITEMS
 from jobqueue.api.grpc.codec.work import (
     leases_from_pb,
     progress_from_pb,
@@ -24,7 +23,6 @@ from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
 
-MAX_IN_FLIGHT = 64  # batches of reports
 Stream = Duplex[pb.ConnectRequest, pb.ConnectResponse]
 
 
@@ -40,9 +38,8 @@ class WorkStream:
         self._desk = desk
         self._outgoing = outgoing
         self._calls = calls
-        self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._reports: set[asyncio.Task[None]] = set()
-        self._beats: set[asyncio.Task[None]] = set()
+        self._beat: asyncio.Task[None] | None = None
         self._runner: asyncio.Task[None] | None = None
         self._retirement: asyncio.Task[None] | None = None
 
@@ -72,7 +69,8 @@ class WorkStream:
         if self._runner is not None:
             await end(self._runner)
         await self._settle_reports()
-        await end(*self._beats)
+        if self._beat is not None:
+            await end(self._beat)
         await self._desk.retire()
         await self._desk.hand_back(self._outgoing.undelivered())
 
@@ -107,6 +105,7 @@ class WorkStream:
                 self._count_free(message.slots, "slots")
                 self._desk.grant(message.slots)
             if message.drain:
+                await self._outgoing.take_places()
                 await self._settle_reports()
                 await self._desk.drain()
                 self._outgoing.free = 0
@@ -114,9 +113,12 @@ class WorkStream:
             if message.HasField("beat"):
                 beat = message.beat
                 leases, begun = leases_from_pb(beat.leases), leases_from_pb(beat.begun)
-                progress = progress_from_pb(beat.progress)
-                work = self._beat(leases, begun, not beat.incomplete, progress)
-                self._spawn(work, self._beats)
+                progress = await progress_from_pb(beat.progress)
+                if self._beat is not None:  # one at a time: each takes a thread
+                    await asyncio.wait({self._beat})
+                self._beat = asyncio.create_task(
+                    self._pulse(leases, begun, not beat.incomplete, progress)
+                )
 
     def _count_free(self, slots: int, field: str) -> None:
         if self._outgoing.free + slots > self._info.concurrency:
@@ -125,26 +127,28 @@ class WorkStream:
             )
         self._outgoing.free += slots
 
-    def _spawn(self, work: Coroutine[Any, Any, None], where: set[asyncio.Task[None]]) -> None:
-        task = asyncio.create_task(work)
-        where.add(task)
-        task.add_done_callback(where.discard)
-
     async def _settle_reports(self) -> None:
         if self._reports:
             await asyncio.wait(self._reports)
 
     async def _begin_report(self, batch: pb.ReportBatch) -> None:
+        places = 1 + len(batch.reports) // BATCH_ITEMS
+        await self._outgoing.take_places(places)
         try:
             reports = [report_from_pb(report) for report in batch.reports]
         except InvalidArgument as error:
-            self._outgoing.ack(pb.ReportAck(number=batch.number, error=error_to_pb(error)))
+            # The stream goes on: a worker of a later version may report what is not known here.
+            ack = pb.ReportAck(number=batch.number, error=error_to_pb(error))
+            self._outgoing.ack(ack, places)
             return
         self._count_free(batch.freed, "freed")
-        await self._places.acquire()
-        self._spawn(self._report(batch.number, reports, batch.freed), self._reports)
+        task = asyncio.create_task(self._report(batch.number, reports, batch.freed, places))
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
 
-    async def _report(self, number: int, reports: list[Transition], freed: int) -> None:
+    async def _report(
+        self, number: int, reports: list[Transition], freed: int, places: int
+    ) -> None:
         ack = pb.ReportAck(number=number)
         try:
             ack.accepted.extend(await self._desk.report(reports, freed))
@@ -156,11 +160,9 @@ class WorkStream:
             failure = Internal("internal error; the server's log has the details")
             ack.error.CopyFrom(error_to_pb(failure))
             self._outgoing.free -= freed
-        finally:
-            self._places.release()
-        self._outgoing.ack(ack)
+        self._outgoing.ack(ack, places)
 
-    async def _beat(
+    async def _pulse(
         self, leases: list[int], begun: list[int], complete: bool, progress: dict[int, Progress]
     ) -> None:
         try:

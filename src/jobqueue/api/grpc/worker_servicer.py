@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from jobqueue.access import audit
 from jobqueue.access.callers import current_caller
-from jobqueue.api.grpc.calls import Calls, Duplex, handled
+from jobqueue.api.grpc.calls import Calls, Duplex, handled, server_stopping
 from jobqueue.api.grpc.client_servicer import check_wait
 from jobqueue.api.grpc.codec.operations import check_incarnation, new_info_from_pb
 from jobqueue.api.grpc.codec.values import STATUS_TO_PB
@@ -74,6 +74,14 @@ class WorkerServicer(rpc.WorkerServiceServicer):
             self._seats.put(desk, Fetcher(desk, buffer))
         return pb.RegisterResponse(server_version=self._welcome.server_version)
 
+    def connected(self, worker_id: str) -> bool:
+        """Whether a worker is connected: its stream is there, or it has called a moment ago."""
+        return self._seats.connected(worker_id)
+
+    def count(self) -> int:
+        """How many workers are connected."""
+        return self._seats.count()
+
     async def _open(self, info: WorkerInfo, inbox: Inbox) -> Desk:
         """Register a worker, and end what holds its seat.
 
@@ -90,7 +98,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
     @handled
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
         """Wait for jobs; if the caller goes away, what came goes back."""
-        seat = self._need(request)
+        seat = await self._need(request)
         if not isinstance(seat.line, Fetcher):
             raise Conflict(f"worker {request.worker_id!r} gets its jobs on its stream")
         if not 1 <= request.limit <= seat.desk.info.concurrency:
@@ -100,6 +108,9 @@ class WorkerServicer(rpc.WorkerServiceServicer):
             )
         wait = check_wait(request.wait_seconds, MAX_FETCH_WAIT)
         fetcher = seat.line
+        if self.calls.stopping:  # it does not stop with the server, and looks for another one
+            fetcher.buffer.moved()
+            raise server_stopping()
         jobs: list[Assignment] | None = None
         try:
             jobs = await self.calls.until_stopped(fetcher.fetch(request.limit, wait))
@@ -114,19 +125,26 @@ class WorkerServicer(rpc.WorkerServiceServicer):
     @handled
     async def Report(self, request: pb.ReportRequest, context: Any) -> pb.ReportResponse:
         """Write reports."""
-        seat = self._need(request)
+        seat = await self._need(request)
         reports = [report_from_pb(report) for report in request.reports]
         return pb.ReportResponse(accepted=await seat.desk.report(reports))
 
-    def _need(self, request: pb.FetchRequest | pb.ReportRequest) -> Seat:
+    async def _need(self, request: pb.FetchRequest | pb.ReportRequest) -> Seat:
+        worker_id, owner = request.worker_id, current_caller().name
         incarnation = check_incarnation(request.incarnation)
-        return self._seats.need(request.worker_id, incarnation, current_caller().name)
+        if not self._seats.allows(worker_id, owner):
+            # The seat may be left over from an owner whose worker is gone. A heartbeat of nothing
+            # asks the store whose it is, and is refused to all but its owner.
+            await asyncio.to_thread(
+                self._backend.pulse, worker_id, incarnation, (), complete=False, owner=owner
+            )
+        return self._seats.need(worker_id, incarnation, owner)
 
     @handled
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         """Keep leases alive, of workers on a stream as well, and of those of another server."""
         leases, begun = leases_from_pb(request.leases), leases_from_pb(request.begun)
-        progress = progress_from_pb(request.progress)
+        progress = await progress_from_pb(request.progress)
         incarnation = check_incarnation(request.incarnation)
         owner = current_caller().name
         seat = self._seats.find(request.worker_id, incarnation, owner)

@@ -9,7 +9,7 @@ from jobqueue._version import __version__
 from jobqueue.api.http import errors, openapi
 from jobqueue.api.http.bodies import Buffers
 from jobqueue.api.http.desk import Desk
-from jobqueue.api.http.door import Door
+from jobqueue.api.http.door import Door, Found
 from jobqueue.api.http.events import event_routes
 from jobqueue.api.http.guard import Guard
 from jobqueue.api.http.jobs import job_routes, list_routes, submit_routes
@@ -29,7 +29,7 @@ under its id. Every answer that is not 2xx has the body
 def create_app(backend: Backend, *, settings: HttpSettings | None = None) -> FastAPI:
     """The HTTP API of a backend. ``app.state.desk.draining`` ends its long polls and streams."""
     settings = settings or HttpSettings()
-    desk = Desk(backend, settings, Buffers(settings.max_buffered_bytes))
+    desk = Desk(backend, settings, Buffers(settings))
     app = FastAPI(
         title="jobqueue",
         version=__version__,
@@ -49,9 +49,8 @@ def create_app(backend: Backend, *, settings: HttpSettings | None = None) -> Fas
         system_routes(desk),
         page_routes(app, desk),
     ]
-    for router in routers:
-        app.include_router(router)
     routes = [route for router in routers for route in router.routes]
+    app.routes[:0] = [Found(), *routes]  # include_router would match each path twice
     errors.install(app, routes)
     openapi.install(app)
 

@@ -5,18 +5,19 @@ The payload is kept as the very bytes that were sent (``msgspec.Raw``); nothing 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import threading
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from jobqueue.api.http.errors import TooLarge
+from jobqueue.access.callers import current_caller
+from jobqueue.api.http.errors import TooLarge, TooSlow
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
@@ -40,6 +41,7 @@ from jobqueue.core.texts import (
     MAX_TYPE_LENGTH,
     QUEUE_NAME,
 )
+from jobqueue.core.waiting import in_turns
 
 
 def _stated(description: str, **schema: Any) -> Meta:
@@ -75,6 +77,10 @@ _Base = Annotated[
 ]
 _Most = Annotated[float | None, _stated("seconds before a retry at most", **_SPAN)]
 _Jitter = Annotated[float | None, _stated("random share of the wait, 0 to 1", minimum=0, maximum=1)]
+_Kept = Annotated[
+    float | None,
+    _stated("seconds; 0: for ever; null: as the server says", minimum=0, maximum=MAX_SECONDS),
+]
 _Weights = Annotated[
     dict[int, int] | None,
     _stated(
@@ -149,7 +155,9 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
         return JobSpec(
             payload=payload,
             queue=self.queue,
-            type=_task_in(payload) if self.type is None else self.type,
+            type=self.type
+            if self.type is not None
+            else _task_in(payload, required=settings.view == "scheduler"),
             priority=self.priority,
             max_retries=self.max_retries,
             ttl=self.ttl,
@@ -174,6 +182,8 @@ class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
     retry_max: _Most = None
     retry_jitter: _Jitter = None
     priority_weights: _Weights = None
+    retention: _Kept = None
+    dead_letter_retention: _Kept = None
     paused: bool = False
 
     def queue(self) -> QueueSpec:
@@ -191,6 +201,8 @@ class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
             retry_max=self.retry_max,
             retry_jitter=self.retry_jitter,
             priority_weights=self.priority_weights,
+            retention=self.retention,
+            dead_letter_retention=self.dead_letter_retention,
             paused=self.paused,
         )
 
@@ -207,6 +219,8 @@ class QueuePatch(Struct, kw_only=True, forbid_unknown_fields=True):
     retry_max: _Most | UnsetType = UNSET
     retry_jitter: _Jitter | UnsetType = UNSET
     priority_weights: _Weights | UnsetType = UNSET
+    retention: _Kept | UnsetType = UNSET
+    dead_letter_retention: _Kept | UnsetType = UNSET
 
     def update(self) -> QueueUpdate:
         """The change asked for."""
@@ -283,7 +297,7 @@ def decode_queue_patch(body: bytes) -> QueueUpdate:
     return _decode(_PATCH, QueuePatch, body).update()
 
 
-def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueueError]:
+async def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueueError]:
     """Read a batch: for each item the job, or what is wrong with that item alone.
 
     The items are counted before they are built: three bytes are enough for one.
@@ -297,12 +311,12 @@ def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueue
             whole = _BATCH.decode(_text(body)).jobs
     if whole is not None:
         _check_count(len(whole), settings)
-        return [_spec_or_error(item, settings) for item in whole]
+        return await in_turns(lambda item: _spec_or_error(item, settings), whole)
     items = _decode(_RAW_BATCH, _RawBatch, body).jobs
     if items is None:
         raise InvalidArgument("jobs", "is missing; it must be a list of jobs")
     _check_count(len(items), settings)
-    return [_decode_item(bytes(item), settings) for item in items]
+    return await in_turns(lambda item: _decode_item(bytes(item), settings), items)
 
 
 def _count(body: bytes, settings: HttpSettings) -> None:
@@ -410,15 +424,23 @@ def _wrong_shape(message: str, kind: type) -> InvalidArgument:
     return InvalidArgument(at[2] or "body", f"its keys: {what}" if at[1] else what)
 
 
-def _task_in(payload: bytes) -> str:
-    """The task that a payload like ``{"task": "image_resize", ...}`` names, or nothing."""
+def _task_in(payload: bytes, *, required: bool) -> str:
+    """The task that a payload like ``{"task": "image_resize", ...}`` names, or nothing.
+
+    A payload is whatever its sender says; only where the view's documents give ``task`` a meaning
+    (``required``) must it be a name, if it is there.
+    """
     if payload[:1] != b"{":
         return ""
     try:
         task = bytes(_TASKED.decode(payload).task)
     except RecursionError:
         raise InvalidArgument("payload", "is nested too deeply") from None
-    return _TEXT.decode(task) if task[:1] == b'"' else ""
+    if task[:1] == b'"':
+        return _TEXT.decode(task)
+    if task and required:
+        raise InvalidArgument("payload.task", "must be the name of a task, as text")
+    return ""
 
 
 def epoch(moment: str | float | None, field: str) -> float | None:
@@ -449,35 +471,102 @@ def query_time(text: str | None, field: str) -> float | None:
 
 
 class Buffers:
-    """Reads bodies, each within its own limit and all together within one."""
+    """Bodies that are held in memory, all together within one limit.
 
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._held = 0
+    A caller may hold as much as is still free: one caller half of it, two a third each. So there is
+    always some left for the next one.
+    """
 
-    @contextlib.asynccontextmanager
-    async def body(self, request: Request, limit: int) -> AsyncIterator[bytes]:
-        """A request's body, counted while it is in use.
+    def __init__(self, settings: HttpSettings) -> None:
+        self._free = settings.max_buffered_bytes
+        self._held: dict[str, int] = {}  # by the caller's account
+        self.rate = settings.body_rate
+        self.pause = settings.body_pause
+
+    def body(self, request: Request, limit: int) -> _Body:
+        """A request's body, for ``async with``: it is counted while it is in use.
 
         It is refused at the first byte too many, before the rest is buffered.
         """
-        declared = request.headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > limit:
-            raise _over(limit)
-        chunks: list[bytes] = []
-        size = 0
+        return _Body(self, request, limit)
+
+    def hold(self, account: str, size: int) -> None:
+        """Count what has come; Unavailable if the caller has more than is left."""
+        held = self._held[account] = self._held.get(account, 0) + size
+        self._free -= size
+        if held > self._free:
+            raise Unavailable(
+                f"the server holds {held} bytes of requests of {account}, and has less than that"
+                " left for others; try again when one has ended"
+            )
+
+    def release(self, account: str, size: int) -> None:
+        """Give back what was counted."""
+        self._free += size
+        held = self._held.pop(account, 0) - size
+        if held > 0:
+            self._held[account] = held
+
+
+class _Body:
+    """One body, as it comes in."""
+
+    __slots__ = ("_account", "_buffers", "_limit", "_request", "_size")
+
+    def __init__(self, buffers: Buffers, request: Request, limit: int) -> None:
+        self._buffers = buffers
+        self._request = request
+        self._limit = limit
+        self._account = current_caller().account
+        self._size = 0
+
+    async def __aenter__(self) -> bytes:
+        for name, value in self._request.scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value) > self._limit:
+                raise _over(self._limit)
         try:
-            async for chunk in request.stream():
-                size += len(chunk)
-                self._held += len(chunk)
-                if size > limit:
-                    raise _over(limit)
-                if self._held > self._total:
-                    raise Unavailable("the server holds too many request bodies; try again")
-                chunks.append(chunk)
-            yield b"".join(chunks)
-        finally:
-            self._held -= size
+            chunk, more = await self._next()
+            return await self._rest(chunk) if more else chunk
+        except BaseException:
+            self._release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    async def _rest(self, first: bytes) -> bytes:
+        """The whole body, of which something is held now: the rest must not be kept back."""
+        chunks = [first]
+        more = True
+        pause, rate = self._buffers.pause, self._buffers.rate
+        time = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout_at(until := time() + pause) as end:
+                while more:
+                    chunk, more = await self._next()
+                    chunks.append(chunk)
+                    # What comes buys time, but never more than a pause of it: a fast sender has no
+                    # more of it to keep back the last byte.
+                    until = min(time() + pause, until + len(chunk) / rate)
+                    end.reschedule(until)
+        except TimeoutError:
+            allowed = f"allowed: {rate} bytes/s or more, and no pause longer than {pause:g} s"
+            raise TooSlow("body", f"comes too slowly; {allowed}") from None
+        return b"".join(chunks)
+
+    async def _next(self) -> tuple[bytes, bool]:
+        message = await self._request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk: bytes = message.get("body", b"")
+        self._size += len(chunk)
+        self._buffers.hold(self._account, len(chunk))
+        if self._size > self._limit:
+            raise _over(self._limit)
+        return chunk, message.get("more_body", False)
+
+    def _release(self) -> None:
+        self._buffers.release(self._account, self._size)
 
 
 def _over(limit: int) -> TooLarge:

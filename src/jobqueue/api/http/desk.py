@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,6 +39,10 @@ class Desk:
     def view(self, asked: str | None) -> str:
         """The vocabulary to answer in."""
         return asked or self.settings.view
+
+    def in_view(self, view: str) -> HttpSettings:
+        """The settings for a call in that vocabulary."""
+        return self.settings if view == self.settings.view else replace(self.settings, view=view)
 
     async def unless_interrupted(self, request: Request, work: Awaitable[_T]) -> _T | None:
         """Await a long work, or give it up (None) when the client leaves or the server stops."""

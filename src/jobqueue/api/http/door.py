@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobqueue.access import audit
 from jobqueue.access.callers import enter_call
-from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Shown, permit
+from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Access, Shown, permit
 from jobqueue.access.rules import HTTP, RULES, Rule, http_rule
 from jobqueue.api.http.errors import OBJECT, OUTCOME, answer
 from jobqueue.api.http.settings import HttpSettings
-from jobqueue.core.errors import JobQueueError
+from jobqueue.core.errors import JobQueueError, PermissionDenied, Unauthenticated
 
 CERTIFICATE = "jobqueue.certificate"  # in the scope: the name in the client's certificate
 
 PLACE = "jobqueue.place"  # in the scope: the request's Place in the budgets
+
+_STATUS = "server.status"
+_FOUND = "jobqueue.found"  # in the scope: the route, and what it adds to the scope
+
+_AUTHORIZATION = AUTHORIZATION.encode()
+_API_KEY = API_KEY.encode()
 
 # What does not exist takes a known caller of any role, who then learns so.
 _NOWHERE = Rule(ANY_ROLE)
@@ -26,8 +33,22 @@ _NOWHERE = Rule(ANY_ROLE)
 OPEN = frozenset(path for (_, path), action in HTTP.items() if RULES[action].roles is None)
 
 
+class Found(BaseRoute):
+    """The route that the door has found.
+
+    It is the router's first one. So no path is matched twice, and the two never disagree.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        found = scope.get(_FOUND)
+        return (Match.NONE, {}) if found is None else (Match.FULL, found[1])
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await scope[_FOUND][0].handle(scope, receive, send)
+
+
 class Door:
-    """ASGI middleware. It finds routes as the router does, so that the two never disagree."""
+    """ASGI middleware."""
 
     def __init__(self, app: ASGIApp, settings: HttpSettings, routes: Sequence[BaseRoute]) -> None:
         self._app = app
@@ -61,42 +82,65 @@ class Door:
 
     async def _change(self, action: str, scope: Scope, receive: Receive, send: Send) -> None:
         """The request, with its line in the audit log."""
-        with audit.change(action) as line:
-            await self._app(scope, receive, send)
-            line.object = scope.get(OBJECT) or next(iter(scope.get("path_params", {}).values()), "")
-            line.outcome = scope.get(OUTCOME, audit.OK)
+        named = scope[_FOUND][1].get("path_params", {})
+        with audit.change(action, next(iter(named.values()), "")) as line:
+            try:
+                await self._app(scope, receive, send)
+                line.outcome = scope.get(OUTCOME, audit.OK)
+            except ClientDisconnect:
+                line.outcome = audit.ABANDONED  # there is nobody to answer
+            finally:
+                line.object = scope.get(OBJECT) or line.object
 
     def _asked(self, scope: Scope) -> tuple[str, Rule]:
         """The action that is asked for, and its rule."""
         for route in self._routes:
-            if route.matches(scope)[0] is Match.FULL:
-                verb, template = scope["method"], str(getattr(route, "path", ""))
+            match, child_scope = route.matches(scope)
+            if match is Match.FULL:
+                scope[_FOUND] = route, child_scope
+                verb, template = scope["method"], getattr(route, "path", "")
                 return HTTP.get((verb, template), ""), http_rule(verb, template)
         return "", _NOWHERE
 
 
-def _shown(scope: Scope) -> Shown:
-    def header(name: str) -> tuple[str, ...]:
-        wanted = name.encode()
-        return tuple(value.decode("latin-1") for key, value in scope["headers"] if key == wanted)
+async def sees_status(access: Access, scope: Scope) -> bool:
+    """Whether the caller of a route that is open may know what GET /status says."""
+    if not access.required:
+        return True
+    shown = _shown(scope)
+    try:
+        permit(access.identify(shown), RULES[_STATUS].roles, "")
+    except Unauthenticated as error:
+        if shown.authorization or shown.api_key:  # keys must not be guessed here, either
+            await access.refusals.note(error, shown.address, _STATUS, "http")
+        return False
+    except PermissionDenied:
+        return False
+    return True
 
+
+def _shown(scope: Scope) -> Shown:
+    authorization: tuple[str, ...] = ()
+    api_key: tuple[str, ...] = ()
+    for name, value in scope["headers"]:
+        if name == _AUTHORIZATION:
+            authorization += (value.decode("latin-1"),)
+        elif name == _API_KEY:
+            api_key += (value.decode("latin-1"),)
     client = scope.get("client")
-    return Shown(
-        header(AUTHORIZATION),
-        header(API_KEY),
-        certificate=scope.get(CERTIFICATE, ""),
-        address=client[0] if client else "",
-    )
+    return Shown(authorization, api_key, scope.get(CERTIFICATE, ""), client[0] if client else "")
 
 
 def certificate_name(certificate: Mapping[str, Any] | None) -> str:
-    """The common name, or else the first alternative name, of a certificate that was verified."""
+    """The common name, or else the first DNS name, of a certificate that was verified.
+
+    Empty if one of these names has a NUL in it: gRPC knows only what stands before that.
+    """
     if not certificate:
         return ""
-    for part in certificate.get("subject", ()):
-        for key, value in part:
-            if key == "commonName" and value:
-                return str(value)
-    for _, value in certificate.get("subjectAltName", ()):
-        return str(value)
-    return ""
+    subject = (pair for part in certificate.get("subject", ()) for pair in part)
+    common = [str(value) for key, value in subject if key == "commonName"]
+    others = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    if any("\0" in name for name in common + others):
+        return ""
+    return next(filter(None, common[:1] + others[:1]), "")

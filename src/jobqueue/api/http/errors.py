@@ -50,6 +50,10 @@ class TooLarge(InvalidArgument):
     """The request, or one payload in it, is over its limit: INVALID_ARGUMENT, but 413."""
 
 
+class TooSlow(InvalidArgument):
+    """The body does not come: INVALID_ARGUMENT, but 408."""
+
+
 class WrongType(InvalidArgument):
     """The body is of a type that is not read: INVALID_ARGUMENT, but 415."""
 
@@ -74,7 +78,7 @@ class ErrorAnswer(msgspec.Struct, kw_only=True):
     error: ErrorDetail
 
 
-_SPECIAL: Mapping[type, int] = {TooLarge: 413, WrongType: 415}
+_SPECIAL: Mapping[type, int] = {TooSlow: 408, TooLarge: 413, WrongType: 415}
 
 
 def detail(error: JobQueueError) -> ErrorDetail:

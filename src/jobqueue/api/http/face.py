@@ -10,6 +10,7 @@ import socket
 import ssl
 from asyncio import TimerHandle
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,18 +18,23 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from jobqueue.access.callers import network
 from jobqueue.api.http.app import create_app
 from jobqueue.api.http.connections import Connections
 from jobqueue.api.http.door import CERTIFICATE, PLACE, certificate_name
 from jobqueue.api.http.errors import ErrorAnswer, detail
+from jobqueue.api.http.handshakes import Handshakes, hang_up
+from jobqueue.api.http.page_headers import HEADER_LINES
 from jobqueue.api.http.settings import KIB, HttpSettings
-from jobqueue.api.http.web_pages import HEADER_LINES
 from jobqueue.api.listening import Endpoint, open_sockets
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
 from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.http")
+# uvicorn warns of each request that is no HTTP, and of each upgrade: a stranger may send many.
+_defects = logging.getLogger("uvicorn.error.jobqueue")
+_defects.setLevel(logging.ERROR)
 _MAX_HEAD_BYTES = 64 * KIB
 _REFUSALS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 _REFUSALS[503] = "Service Unavailable"
@@ -36,6 +42,15 @@ _REFUSALS[503] = "Service Unavailable"
 
 # What a byte of the body may bring along: the framing of one-byte chunks is six times their size.
 _CHUNK_OVERHEAD = 8
+
+
+# Requests that may wait for their turn on one connection. Few clients send any before they have
+# their answer.
+_MAX_AHEAD = 16
+
+
+class _TooManyAhead(Exception):
+    """Ends the parsing of what was received."""
 
 
 class _Protocol(HttpToolsProtocol):
@@ -46,22 +61,38 @@ class _Protocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.logger = _defects
         self._head: object | None = None  # the message whose head is being read
         self._head_bytes = 0
         self._beside_body = 0  # bytes behind the head that are no body: chunk sizes, trailers
         self._head_timer: TimerHandle | None = None
         self._certificate = ""  # the name in the client's
+        self._handshake: socket.socket | None = None  # of TLS, while that is under way
         self.address = ""
+
+    def accepted(self, connection: socket.socket, address: str) -> bool:
+        """Count it before TLS begins; False if there is no room."""
+        self._handshake = connection
+        self.address = network(address)
+        return not self.open_connections.enter(self)
+
+    def gone(self) -> None:
+        """Its handshake has failed."""
+        self.open_connections.leave(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._certificate = certificate_name(transport.get_extra_info("peercert"))
-        self.address = self.client[0] if self.client else ""
-        refusal = self.open_connections.enter(self)
+        refusal = ""
+        if self._handshake is None:
+            self.address = network(self.client[0]) if self.client else ""
+            refusal = self.open_connections.enter(self)
+        self._handshake = None
         if refusal:
             self._refuse(503, Unavailable(refusal))
         else:
             self._expect_head()
+            self._limit_head()
 
     @property
     def in_use(self) -> bool:
@@ -69,7 +100,10 @@ class _Protocol(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete and PLACE in cycle.scope
 
     def close_for_another(self) -> None:
-        self.transport.abort()
+        if self._handshake is not None:
+            hang_up(self._handshake)
+        else:
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         self.open_connections.spoke(self)
@@ -85,6 +119,8 @@ class _Protocol(HttpToolsProtocol):
             return
         head = self._head
         super().data_received(data)
+        if self._head is not None:  # most heads come whole, and take no timer
+            self._limit_head()
         if head is not None and head is self._head:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
@@ -101,6 +137,8 @@ class _Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _MAX_AHEAD:
+            raise _TooManyAhead
         super().on_message_begin()
         self._expect_head()
 
@@ -116,14 +154,21 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, InvalidArgument("request", "this is not HTTP"))
+        _log.debug("refused what is not HTTP", extra={"address": self.address})
+        if len(self.pipeline) >= _MAX_AHEAD:
+            self.transport.abort()  # a refusal would stand amid the answer that is being sent
+        else:
+            self._refuse(400, InvalidArgument("request", "this is not HTTP"))
 
     def _expect_head(self) -> None:
         self._head_read()
         self._head = object()
         self._head_bytes = 0
         self._beside_body = 0
-        self._head_timer = self.loop.call_later(self.head_timeout, self._head_late)
+
+    def _limit_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_timeout, self._head_late)
 
     def _head_read(self) -> None:
         self._head = None
@@ -158,6 +203,7 @@ class _Server(uvicorn.Server):
         self.listening = asyncio.Event()
         self.stopping = asyncio.Event()
         self.grace = 0.0
+        self._handshakes: list[Handshakes] = []  # with TLS, in place of ``servers``
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -165,7 +211,17 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
+        context = self.config.ssl
+        if context is None:
+            await super().startup(sockets=sockets)
+        else:
+            self.servers = []
+            for listener in sockets or ():
+                protocol: Any = self.config.http_protocol_class
+                create = partial(protocol, self.config, self.server_state, {})
+                handshakes = Handshakes(listener, create, context, protocol.head_timeout)
+                self._handshakes.append(handshakes)
+            self.started = True
         self.listening.set()
 
     async def main_loop(self) -> None:
@@ -177,6 +233,8 @@ class _Server(uvicorn.Server):
         """Accept nothing more, let requests end, cut off those that do not."""
         for server in self.servers:
             server.close()
+        for handshakes in self._handshakes:
+            await handshakes.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         tasks = set(self.server_state.tasks)

@@ -11,8 +11,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobqueue.api.http.errors import answer
+from jobqueue.api.http.page_headers import protect
 from jobqueue.api.http.settings import MIB, HttpSettings
-from jobqueue.api.http.web_pages import WebPages, protect
+from jobqueue.api.http.web_pages import WebPages
 from jobqueue.core.errors import (
     DeadlineExceeded,
     Internal,

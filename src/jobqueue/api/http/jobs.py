@@ -54,6 +54,7 @@ def submit_routes(desk: Desk) -> APIRouter:
             },
             400,
             404,
+            408,
             413,
             429,
             503,
@@ -61,10 +62,10 @@ def submit_routes(desk: Desk) -> APIRouter:
         openapi_extra=takes(JobBody),
     )
     async def submit(request: Request, params: JobParams) -> Response:
-        async with desk.buffers.body(request, desk.settings.max_body_bytes) as body:
-            spec = decode_job(body, desk.settings)
-            [result] = await desk.submit([spec])
         view = desk.view(params.view)
+        async with desk.buffers.body(request, desk.settings.max_body_bytes) as body:
+            spec = decode_job(body, desk.in_view(view))
+            [result] = await desk.submit([spec])
         if result.status is SubmitStatus.DUPLICATE or isinstance(result.error, KeyConflict):
             return await _key_taken(desk, result, view)
         job_id = result.unwrap()
@@ -89,6 +90,7 @@ def submit_routes(desk: Desk) -> APIRouter:
                 503: (shapes.BatchAnswer, "all were refused; try again after `Retry-After`"),
             },
             400,
+            408,
             413,
             429,
         ),
@@ -96,7 +98,7 @@ def submit_routes(desk: Desk) -> APIRouter:
     )
     async def submit_batch(request: Request, params: NoParams) -> Response:
         async with desk.buffers.body(request, desk.settings.max_batch_bytes) as body:
-            items = decode_batch(body, desk.settings)
+            items = await decode_batch(body, desk.settings)
             specs = [item for item in items if isinstance(item, JobSpec)]
             submitted = iter(await desk.submit(specs) if specs else [])
         results = [

@@ -95,6 +95,7 @@ _WHAT_ERRORS_MEAN = {
     409: "the thing's state forbids it, or its name is taken",
     401: "callers have to say who they are on this server, and this one did not",
     403: "the caller lacks the role, or a web page elsewhere sent the request",
+    408: "the body came too slowly, or not at all; nothing happened",
     413: "the request is too large",
     415: "a body of a type that any web page can send; send `Content-Type: application/json`",
     429: "the caller submits too fast; nothing happened, try again after `Retry-After`",

@@ -10,9 +10,10 @@ from jobqueue.api.http.bodies import QueueBody, QueuePatch, decode_queue, decode
 from jobqueue.api.http.desk import Desk, reply
 from jobqueue.api.http.errors import OBJECT
 from jobqueue.api.http.openapi import answers, takes
-from jobqueue.api.http.params import DeleteQueueParams, NoParams
+from jobqueue.api.http.params import DeleteQueueParams, JobParams, NoParams
 from jobqueue.api.http.settings import KIB
-from jobqueue.core.job import QueueStats, WorkerStatus
+from jobqueue.core.job import MAX_PAGE, JobQuery, QueueStats, WorkerStatus
+from jobqueue.core.lifecycle import State
 
 _MAX_QUEUE_BYTES = 64 * KIB
 
@@ -34,7 +35,7 @@ def queue_routes(desk: Desk) -> APIRouter:
         "/queues",
         status_code=201,
         summary="Create a queue",
-        responses=answers({201: (shapes.QueueView, "created")}, 400, 409, 413),
+        responses=answers({201: (shapes.QueueView, "created")}, 400, 408, 409, 413),
         openapi_extra=takes(QueueBody),
     )
     async def create(request: Request, params: NoParams) -> Response:
@@ -56,7 +57,7 @@ def queue_routes(desk: Desk) -> APIRouter:
     @router.patch(
         "/queues/{name}",
         summary="Change settings of a queue",
-        responses=answers({200: (shapes.QueueView, "the queue as it is now")}, 400, 404, 413),
+        responses=answers({200: (shapes.QueueView, "the queue as it is now")}, 400, 404, 408, 413),
         openapi_extra=takes(QueuePatch),
     )
     async def update(name: str, request: Request, params: NoParams) -> Response:
@@ -94,6 +95,20 @@ def queue_routes(desk: Desk) -> APIRouter:
     return router
 
 
+async def _held(desk: Desk) -> dict[str, list[str]]:
+    """The jobs that each worker holds."""
+    found: dict[str, list[str]] = {}
+    query = JobQuery(states=(State.ASSIGNED, State.RUNNING), limit=MAX_PAGE)
+    while True:
+        page = await desk.backend.list_jobs(query)
+        for job in page.jobs:
+            if job.worker_id is not None:
+                found.setdefault(job.worker_id, []).append(job.id)
+        if not page.next_page_token:
+            return found
+        query.page_token = page.next_page_token
+
+
 def worker_routes(desk: Desk) -> APIRouter:
     """What operators do to workers."""
     router = APIRouter(tags=["workers"])
@@ -103,9 +118,12 @@ def worker_routes(desk: Desk) -> APIRouter:
         summary="List workers",
         responses=answers({200: (shapes.WorkerList, "every worker known")}),
     )
-    async def list_workers(params: NoParams) -> Response:
+    async def list_workers(params: JobParams) -> Response:
+        view = desk.view(params.view)
         workers = await desk.backend.list_workers()
-        return reply(shapes.WorkerList(workers=[render.worker_view(worker) for worker in workers]))
+        held = await _held(desk) if view == "scheduler" else {}
+        shown = [render.worker_view(worker, view, held) for worker in workers]
+        return reply(shapes.WorkerList(workers=shown))
 
     @router.post(
         "/workers/{worker_id}/drain",

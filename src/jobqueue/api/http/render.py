@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from jobqueue.api.http.errors import detail
 from jobqueue.api.http.shapes import (
@@ -38,6 +38,7 @@ from jobqueue.core.job import (
     SubmitResult,
     SubmitStatus,
     Worker,
+    WorkerStatus,
     shown_owner,
 )
 from jobqueue.core.lifecycle import TERMINAL, VIEWS, Reason, State, project
@@ -213,6 +214,8 @@ def queue_view(stats: QueueStats) -> QueueView:
         retry_max=queue.retry_max,
         retry_jitter=queue.retry_jitter,
         priority_weights=None if weights is None else {str(p): w for p, w in weights.items()},
+        retention=queue.retention,
+        dead_letter_retention=queue.dead_letter_retention,
         created_at=rfc3339(queue.created_at),
         depth={state.name: stats.depth.get(state, 0) for state in State},
         unfinished=stats.unfinished,
@@ -225,12 +228,15 @@ def queue_view(stats: QueueStats) -> QueueView:
     )
 
 
-def worker_view(worker: Worker) -> WorkerView:
-    """Show a worker."""
+def worker_view(worker: Worker, view: str, held: Mapping[str, list[str]]) -> WorkerView:
+    """Show a worker. ``held``: the jobs of each, where the view shows them."""
     info = worker.info
+    scheduler = view == "scheduler"
+    alive = "DEAD" if worker.status is WorkerStatus.OFFLINE else "ALIVE"
     return WorkerView(
         worker_id=info.id,
-        status=worker.status.value,
+        status=alive if scheduler else worker.status.value,
+        current_jobs=held.get(info.id, []) if scheduler else UNSET,
         hostname=info.hostname,
         pid=info.pid,
         version=info.version,

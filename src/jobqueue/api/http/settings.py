@@ -28,12 +28,16 @@ class HttpSettings:
     max_batch_jobs: int = MAX_BATCH
     max_batch_bytes: int = 16 * MIB
     max_buffered_bytes: int = 256 * MIB  # request bodies held in memory, all requests together
+    # A body comes at this many bytes/s or faster, and pauses for so long at most. The request's
+    # time limit asks more of a large one; these free the memory of one that is kept back.
+    body_rate: int = 16 * KIB
+    body_pause: float = 10.0
     max_connections: int = 3072
     max_connections_per_address: int = 2048
     max_listed_payload_bytes: int = 16 * KIB  # a longer payload or result is left out of lists
     view: str = "canonical"
     request_timeout: float = 30.0
-    head_timeout: float = 10.0  # to send the request line and headers
+    head_timeout: float = 10.0  # for the handshake of TLS, and for a request's line and headers
     keep_alive: float = 15.0  # an idle connection is closed after this
     max_wait: float = 30.0  # longest long poll
     stream_timeout: float = 600.0  # longest event stream

@@ -180,6 +180,8 @@ class QueueView(Struct, kw_only=True):
     retry_max: float | None
     retry_jitter: float | None
     priority_weights: dict[str, int] | None
+    retention: float | None  # seconds that DONE jobs are kept; 0: for ever
+    dead_letter_retention: float | None  # seconds; 0: until they are deleted
     created_at: _Time
     depth: dict[str, int]  # by canonical state
     unfinished: int
@@ -221,6 +223,7 @@ class WorkerView(Struct, kw_only=True):
     owner: str  # the caller that registered it; empty: nobody had to say who they are
     registered_at: _Time
     last_heartbeat: _Time
+    current_jobs: list[str] | UnsetType = UNSET  # in the scheduler view: the jobs it holds
 
 
 class WorkerList(Struct, kw_only=True):

@@ -6,10 +6,12 @@ import asyncio
 from collections import Counter
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from jobqueue.api.http import render, shapes
 from jobqueue.api.http.desk import Desk, reply
+from jobqueue.api.http.door import sees_status
 from jobqueue.api.http.errors import answer, detail
 from jobqueue.api.http.openapi import answers
 from jobqueue.api.http.params import NoParams
@@ -36,6 +38,7 @@ def system_routes(desk: Desk) -> APIRouter:
     @router.get(
         "/readyz",
         summary="Whether the server can do its work; names the part that cannot",
+        description="Where callers have to be known, `detail` is empty for all but operators.",
         responses=answers(
             {
                 200: (shapes.Ready, "ready"),
@@ -43,8 +46,12 @@ def system_routes(desk: Desk) -> APIRouter:
             }
         ),
     )
-    async def ready() -> Response:
+    async def ready(request: Request) -> Response:
         status, components = await _readiness(desk)
+        # Details have addresses, paths and process ids.
+        if not await sees_status(desk.settings.access, request.scope):
+            for part in components:
+                part.detail = ""
         if status != "failing":
             return reply(shapes.Ready(ok=True, status=status, components=components))
         failing = [part for part in components if not part.ok]

@@ -1,12 +1,12 @@
 """Web pages elsewhere must not use this server through a visitor's browser.
 
 A browser says where a request comes from (``Host``, ``Origin``, ``Sec-Fetch-Site``), and a page
-can neither leave that out nor change it. Every answer says in return what a browser may do with it.
+can neither leave that out nor change it.
 """
 
 from __future__ import annotations
 
-from starlette.types import Message, Scope
+from starlette.types import Scope
 
 from jobqueue.access.hosts import HostNames, host_of
 from jobqueue.api.http.errors import JSON, WrongType
@@ -24,24 +24,6 @@ _SENT_UNASKED = frozenset(
 _LOOKED_AT = frozenset(
     {b"host", b"origin", b"content-type", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"}
 )
-
-_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-_HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-HEADER_LINES = b"".join(b"%b: %b\r\n" % header for header in (*_HEADERS, _POLICY))
-"""The same for an answer that is written by hand."""
-
-
-def protect(start: Message) -> None:
-    """Add to the beginning of an answer what browsers are told. A page has a policy of its own."""
-    headers = [*start.get("headers", ()), *_HEADERS]
-    if not any(name == _POLICY[0] for name, _ in headers):
-        headers.append(_POLICY)
-    start["headers"] = headers
 
 
 class WebPages:

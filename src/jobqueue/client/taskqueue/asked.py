@@ -45,7 +45,7 @@ def job_spec(
 
 
 def job_id_of(job_id: str) -> str:
-    """In its canonical form, by which its owner is found."""
+    """As it was given out: its owner is found by its bytes."""
     _check_is_text("job_id", job_id)
     return parse_job_id(job_id)
 

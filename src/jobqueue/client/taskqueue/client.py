@@ -89,7 +89,7 @@ class TaskQueueClient:
 
         With ``client_request_id`` the same submit may be made again and is still one job
         (KeyConflict: it was used for another spec). Without it nothing is tried again: after
-        Unavailable or DeadlineExceeded the job may exist.
+        OutcomeUnknown, Unavailable or DeadlineExceeded the job may exist.
         """
         spec = job_spec(spec, job_type, work_duration_ms, payload_size_bytes, labels)
         key = key_of(client_request_id)

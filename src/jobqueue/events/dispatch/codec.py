@@ -27,8 +27,10 @@ def encode(hint: Hint) -> bytes:
     ).SerializeToString()
 
 
-def decode(data: bytes) -> Hint:
+def decode(data: bytes | None) -> Hint:
     """A hint from its bytes; UnknownRecord if they are none that this version knows."""
+    if data is None:
+        raise UnknownRecord("not a hint: a tombstone")
     try:
         read = pb.Hint.FromString(data)
     except DecodeError as error:

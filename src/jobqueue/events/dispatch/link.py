@@ -30,6 +30,7 @@ _AT_ONCE = 500  # jobs looked at together
 _ATTEND_PAUSE = 0.05  # many words are one look
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _GOODBYES = 3
+_LEADERS_LOOK = 2.0  # seconds after which the leader has heard what a heartbeat says of the slots
 
 _Attempt = tuple[str, int]  # job id and number
 
@@ -312,8 +313,11 @@ class KafkaLink:
         except JobQueueError as error:
             _log.warning("lost leases could not be failed over: %s", error)
 
-    async def drain(self) -> None:
+    async def drain(self, *, pause: bool = False) -> None:
         """See ``Link.drain``. What is assigned from now on is handed back."""
+        if pause:
+            await self._pause()
+            return
         self._drained = True
         self._free = 0
         by_itself = self._status is WorkerStatus.ONLINE  # else it was asked to: the store knows
@@ -324,6 +328,19 @@ class KafkaLink:
                 self._info.id, WorkerStatus.DRAINING, incarnation=self._info.incarnation
             )
         self.look()
+
+    async def _pause(self) -> None:
+        """Tell the leader that no slot is free, and hand back what it assigns until it knows."""
+        self._free = 0
+        async with self._one_at_a_time:  # a look under way may still deliver
+            pass
+        info, leases = self._info, list(self._taken)
+        self._overrun = info.concurrency - len(leases)
+        await asyncio.to_thread(
+            self._store.pulse, info.id, info.incarnation, leases, overrun=self._overrun
+        )
+        await asyncio.sleep(_LEADERS_LOOK)
+        await self._hand_back_what_waits()
 
     async def close(self) -> None:
         """See ``Link.close``. What it still executes is left to the heartbeat timeout."""

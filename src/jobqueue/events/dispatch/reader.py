@@ -18,7 +18,7 @@ import confluent_kafka
 from jobqueue.core.dispatch import Hint
 from jobqueue.events.codec import UnknownRecord
 from jobqueue.events.dispatch.codec import decode
-from jobqueue.events.kafka import KafkaSettings
+from jobqueue.events.settings import KafkaSettings
 
 _log = logging.getLogger("jobqueue.events.dispatch")
 _POLL = 0.1

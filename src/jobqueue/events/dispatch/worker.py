@@ -80,6 +80,8 @@ class KafkaDispatch:
                 )
 
     def _changed(self, changed: Change) -> None:
-        if Change.CONTROL in changed:
-            for link in self._links:
+        for link in self._links:
+            if Change.CONTROL in changed:
                 link.attend()
+            if Change.ASSIGNED in changed:
+                link.look()

@@ -10,6 +10,7 @@ from jobqueue.core.job import Queue
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.stream import (
     Created,
+    DeadLetter,
     Failed,
     Finished,
     JobEvent,
@@ -105,6 +106,7 @@ def job_event(entry: Entry, record: Record, keys: Keys) -> JobEvent:
         item.finished = Finished(record.retry_count, record.started_at, record.result)
     elif state is State.DEAD_LETTERED:
         item.finished = Finished(_retries(record, entry[1]))
+        item.letter = DeadLetter(record.spec.type, record.spec.payload)
         if record.version == entry[1]:  # otherwise it came back by hand
             item.finished.started_at = record.started_at
             item.finished.cancel_requested = record.cancel_requested

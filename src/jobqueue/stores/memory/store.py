@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import decide, overdue
 from jobqueue.core.errors import QueueFull, no_such_queue
+from jobqueue.core.identity import Identity, new_store_id
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
     NO_LABELS,
@@ -111,6 +113,7 @@ class MemoryStore:
         self._roster = Roster(self._rules)
         self._log = Log()
         self._outbox = Outbox(self._log)
+        self._identity = Identity(new_store_id())
         self._leader: Term | None = None
         self._leader_name = ""
         self._leads_since = 0.0
@@ -309,6 +312,7 @@ class MemoryStore:
             record.timeout,
             None if record.expires_at is None else record.expires_at - now,
             spec.labels or NO_LABELS,
+            record.deaths,
         )
 
     async def apply(
@@ -494,26 +498,36 @@ class MemoryStore:
         """See ``Store.events_after``."""
         return self._log.after(position, limit)
 
-    async def delete_job(self, job_id: str) -> State | None:
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         """See ``Store.delete_job``."""
         record = self._jobs.get(job_id)
         if record is None:
             return None
-        if record.state in TERMINAL:
+        if record.state in TERMINAL and version in (None, record.version):
             if not self._outbox.passed(record):
                 raise unpublished(job_id)
             self._remove(record, key_freed=True)
             self._keys.free(record.spec.queue, record.spec.stored_key, job_id)
         return record.state
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = -math.inf,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """See ``Store.prune_done``."""
         self._check(term)
         old = [
             record
             for record in self._by_seq.values()
             if record.state is State.DONE
-            and (record.completed_at or 0.0) < completed_before
+            and completed_after <= (record.completed_at or 0.0) < completed_before
+            and (record.spec.queue in queues) != others
             and self._outbox.passed(record)
         ][:limit]
         for record in old:
@@ -574,6 +588,10 @@ class MemoryStore:
         age = max(0.0, self._clock.now() - min(times)) if times else 0.0
         return Lag(len(times), age, self._outbox.refused)
 
+    async def identity(self) -> Identity:
+        """See ``Store.identity``."""
+        return self._identity
+
     async def restore(self, state: Restored, told: Told) -> None:
         """See ``Store.restore``. Nothing can come between: it does not wait for anything."""
         now = self._clock.now()
@@ -594,6 +612,7 @@ class MemoryStore:
             self._keys.put(key.queue, key.key, key.job.id, key.fingerprint, key.expires_at)
         self._seq = itertools.count(state.last_seq + 1)
         self._outbox.resume(state.last_number, published=state.published)
+        self._identity = state.identity
         told(len(state.jobs))
 
     def _restore(self, rebuilt: Rebuilt, home: Home, now: float) -> None:

@@ -273,10 +273,11 @@ class Claiming:
                 timeout,
                 expires_in,
                 json.loads(labels) if labels else NO_LABELS,
+                deaths,
             )
             for (
                 _, seq, job_id, queue, type, payload, attempt, lease, rank, retry_count,
-                max_retries, created_at, timeout, expires_in, labels,
+                max_retries, created_at, timeout, expires_in, labels, deaths,
             ) in rows
         ]  # fmt: skip
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -24,8 +25,10 @@ from jobqueue.stores.postgres.statements import SQL
 from jobqueue.stores.postgres.trouble import LOST, REFUSED, location, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
-_CONNECT_TIMEOUT = 5.0
-_COMMAND_TIMEOUT = 30.0
+# A server that is there answers sooner; a line that went dead without a word never does.
+_CONNECT_TIMEOUT = 3.0
+_CLOSE_TIMEOUT = 5.0
+_COMMAND_TIMEOUT = 30.0  # of one statement; ``Runner`` gives calls that can be repeated less
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _GOODBYES = 100
 
@@ -43,6 +46,20 @@ FIXED_PLANS: Mapping[str, str] = {
 # Filters differ widely: what is right for one value reads the whole table for another.
 READING: Mapping[str, str] = {"jit": "off", "plan_cache_mode": "force_custom_plan"}
 
+# Seconds, but for TCP_USER_TIMEOUT: milliseconds that what was sent may stay unacknowledged.
+_KEEPALIVE = {
+    "TCP_KEEPIDLE": 5,
+    "TCP_KEEPINTVL": 2,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 5_000,
+}
+# The server's end of a line that is gone would keep its place, and its locks, for hours.
+_SERVERS_KEEPALIVE = {
+    "tcp_keepalives_idle": "15",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:
@@ -50,6 +67,32 @@ class Backend:
 
     pid: int
     began: datetime
+
+
+class _Asked(asyncpg.Connection):  # type: ignore[misc]  # it has no types
+    """Knows when the latest statement was begun: only one that is not answered is waited for."""
+
+    asked = 0.0
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        self.asked = time.monotonic()
+        return super().execute(*args, **options)
+
+    def executemany(self, *args: Any, **options: Any) -> Any:
+        self.asked = time.monotonic()
+        return super().executemany(*args, **options)
+
+    def fetch(self, *args: Any, **options: Any) -> Any:
+        self.asked = time.monotonic()
+        return super().fetch(*args, **options)
+
+    def fetchrow(self, *args: Any, **options: Any) -> Any:
+        self.asked = time.monotonic()
+        return super().fetchrow(*args, **options)
+
+    def fetchval(self, *args: Any, **options: Any) -> Any:
+        self.asked = time.monotonic()
+        return super().fetchval(*args, **options)
 
 
 class Connection:
@@ -66,20 +109,35 @@ async def connect(dsn: str, settings: Mapping[str, str]) -> Connection:
     """Open one connection; a failure is an OSError or one of asyncpg's."""
     raw = await asyncpg.connect(
         dsn,
+        connection_class=_Asked,
         timeout=_CONNECT_TIMEOUT,
         command_timeout=_COMMAND_TIMEOUT,
         statement_cache_size=200,
         max_cached_statement_lifetime=0,
-        server_settings={"application_name": "jobqueue", **settings},
+        server_settings={"application_name": "jobqueue", **_SERVERS_KEEPALIVE, **settings},
     )
     try:
+        _watch_line(raw)
         row = await raw.fetchrow(
-            "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+            "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()",
+            timeout=_CONNECT_TIMEOUT,
         )
     except BaseException:
         raw.terminate()
         raise
     return Connection(raw, Backend(*row))
+
+
+def _watch_line(raw: Any) -> None:
+    """Let the system find out that the other side is gone, also while nothing is asked."""
+    line = raw._transport.get_extra_info("socket")  # the client library has no option for it
+    if line is None or line.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        option = getattr(socket, name, None)  # not every system has each
+        if option is not None:
+            line.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Connections:
@@ -145,6 +203,11 @@ class Connections:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
+    def distrust(self) -> None:
+        """Throw away what is idle: another line to the same server went dead without a word."""
+        while self._idle:
+            self._idle.pop().raw.terminate()
+
     async def close(self) -> None:
         """Close what is idle; what is in use closes when it is returned."""
         self._closed = True
@@ -154,7 +217,7 @@ class Connections:
 
 async def _close(connection: Connection) -> None:
     with contextlib.suppress(*LOST):
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
             await connection.raw.close()
     connection.raw.terminate()
 
@@ -167,12 +230,19 @@ def _loop_time(deadline: float) -> float:
     return asyncio.get_running_loop().time() + max(0.0, deadline - time.monotonic())
 
 
-async def dispel(connections: Connections, lost: Backend) -> None:
-    """Make sure that a backend whose answer was lost does nothing any more."""
+async def dispel(connections: Connections, lost: Backend) -> bool:
+    """Make sure that a backend whose answer was lost does nothing any more.
+
+    Returns whether it was at work: then it was slow, and nothing is wrong with the line.
+    """
     async with connections.use() as connection:
-        await connection.raw.fetch(SQL["dispel"], lost.pid, lost.began)
+        found = await connection.raw.fetchrow(
+            SQL["dispel"], lost.pid, lost.began, timeout=_CONNECT_TIMEOUT
+        )
         for _ in range(_GOODBYES):
-            if not await connection.raw.fetchval(SQL["still_there"], lost.pid, lost.began):
-                return
+            if not await connection.raw.fetchval(
+                SQL["still_there"], lost.pid, lost.began, timeout=_CONNECT_TIMEOUT
+            ):
+                return found is not None and bool(found["at_work"])
             await asyncio.sleep(_FIRST_PAUSE)
     raise Unavailable(f"{connections.location}: the lost backend {lost.pid} does not end")

@@ -60,7 +60,8 @@ class Jobs:
         slots = await self._slots(jobs, claims) if claims else {}
         batch = Submitting(jobs, self._database.now(), self._rules, self._heads, slots)
         try:
-            await self._database.writing.write("submit", batch.run, again=batch.again)
+            with self._database.unanswered.write():
+                await self._database.writing.write("submit", batch.run, again=batch.again)
         except JobQueueError as error:
             if not batch.give_up(error):
                 raise
@@ -106,7 +107,8 @@ class Jobs:
         """See ``Store.apply``."""
         batch = Applying(transitions, self._database.now(), self._rules, self._board, self._names)
         try:
-            await self._database.writing.write("apply", batch.run, again=batch.again)
+            with self._database.unanswered.write():
+                await self._database.writing.write("apply", batch.run, again=batch.again)
         except BaseException:
             # Part of it may be written: whoever waits for it must look.
             if any(outcome is not None for outcome in batch.outcomes):

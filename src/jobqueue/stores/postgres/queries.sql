@@ -387,7 +387,8 @@ WITH won AS MATERIALIZED (
         due = c.now + $6::float8, updated_at = c.now
     FROM numbered AS w CROSS JOIN clock AS c WHERE l.seq = ANY (ARRAY[w.seq])
     RETURNING l.seq, l.queue, l.prio, l.version, l.attempt, l.lease, l.worker, l.retry_count,
-              l.max_retries, l.timeout, l.expires_at - c.now AS expires_in, l.updated_at, w.n
+              l.max_retries, l.timeout, l.expires_at - c.now AS expires_in, l.updated_at, l.deaths,
+              w.n
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
     SELECT seq, (SELECT pg_current_xact_id()::text::bigint), updated_at, version, attempt, worker,
@@ -398,7 +399,7 @@ WITH won AS MATERIALIZED (
     SELECT queue, -count(*), count(*) FROM u GROUP BY queue
 )
 SELECT u.n, u.seq, r.id, u.queue, r.type, r.payload, u.attempt, u.lease, u.prio, u.retry_count,
-       u.max_retries, r.created_at, u.timeout, u.expires_in, r.labels::text
+       u.max_retries, r.created_at, u.timeout, u.expires_in, r.labels::text, u.deaths
 FROM u JOIN job_record AS r ON r.seq = u.seq
 
 -- name: claimed
@@ -406,7 +407,7 @@ FROM u JOIN job_record AS r ON r.seq = u.seq
 SELECT ($2::bigint[] @> ARRAY[l.lease])::int, l.seq, r.id, l.queue, r.type, r.payload, l.attempt,
        l.lease, l.prio, l.retry_count, l.max_retries, r.created_at, l.timeout,
        l.expires_at - coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8),
-       r.labels::text
+       r.labels::text, l.deaths
 FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq
 WHERE l.seq = ANY ($1::bigint[]) AND l.lease = ANY ($2::bigint[])
 
@@ -750,8 +751,8 @@ FROM (
                 AND b.reason = 10 AND b.version > coalesce((
                     SELECT max(m.version) FROM job_event AS m WHERE m.seq = e.seq
                     AND m.version < e.version AND m.reason = 17), 0))::int END AS retries,
-           r.seq, CASE WHEN e.version = 1 THEN r.type END AS type,
-           CASE WHEN e.version = 1 THEN r.payload END AS payload, r.priority, r.max_retries,
+           r.seq, CASE WHEN e.version = 1 OR e.to_state = 6 THEN r.type END AS type,
+           CASE WHEN e.version = 1 OR e.to_state = 6 THEN r.payload END AS payload, r.priority, r.max_retries,
            r.created_at, r.ttl, r.timeout, r.run_at, CASE WHEN e.version = 1 THEN r.key END AS key,
            CASE WHEN e.version = 1 AND r.key IS NOT NULL THEN (
                 SELECT expires_at FROM job_key AS j
@@ -762,7 +763,7 @@ FROM (
            CASE WHEN e.version = 1 THEN r.labels::text END AS labels,
            CASE WHEN e.to_state = 4 THEN d.result END AS result, d.cancel,
            sum(300 + coalesce(octet_length(e.detail), 0)
-               + CASE WHEN e.version = 1 THEN octet_length(r.payload) ELSE 0 END
+               + CASE WHEN e.version = 1 OR e.to_state = 6 THEN octet_length(r.payload) ELSE 0 END
                + coalesce(octet_length(d.result), 0)) OVER w AS size,
            row_number() OVER w AS nth
     FROM unnest($1::text::bigint[], $2::text::int[]) WITH ORDINALITY AS k(seq, version, n)
@@ -872,11 +873,15 @@ SELECT queue, -count(*) FILTER (WHERE state = 4), -count(*) FILTER (WHERE state 
 FROM e GROUP BY queue
 
 -- name: old_done
--- $1 is a time by the caller's clock, which shows $3 now (NULL: it is ours). Of the oldest ones; what
--- a stream has not got yet stays, and others may lie behind it: they go once it has got these.
+-- $1 and $4 (after) are times by the caller's clock, which shows $3 now (NULL: it is ours). Of the
+-- oldest ones; what a stream has not got yet stays, and others may lie behind it: they go once it has
+-- got these. $5 names of queues, $6 all but these
 SELECT seq FROM (
     SELECT seq FROM job_ended WHERE state = 4 AND completed_at < (
         SELECT $1::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
+      AND completed_at >= (
+        SELECT $4::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
+      AND (queue = ANY (ARRAY(SELECT id FROM queues WHERE name = ANY ($5::text[])))) <> $6::boolean
     ORDER BY completed_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS d
 WHERE NOT EXISTS (
     SELECT FROM stream AS s JOIN job_event AS e ON e.seq = d.seq
@@ -885,21 +890,24 @@ WHERE NOT EXISTS (
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.
 INSERT INTO queues AS q (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base,
-                         retry_max, retry_jitter, priority_weights, paused, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::json, $11,
-        coalesce(to_timestamp($12::float8), clock_timestamp()))
+                         retry_max, retry_jitter, priority_weights, retention,
+                         dead_letter_retention, paused, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::json, $11, $12, $13,
+        coalesce(to_timestamp($14::float8), clock_timestamp()))
 ON CONFLICT (name) DO UPDATE SET max_retries = excluded.max_retries, ttl = excluded.ttl,
     timeout = excluded.timeout, capacity = excluded.capacity,
     retry_profile = excluded.retry_profile, retry_base = excluded.retry_base,
     retry_max = excluded.retry_max, retry_jitter = excluded.retry_jitter,
-    priority_weights = excluded.priority_weights,
+    priority_weights = excluded.priority_weights, retention = excluded.retention,
+    dead_letter_retention = excluded.dead_letter_retention,
     paused = excluded.paused, created_at = excluded.created_at, deleted = false
 WHERE q.deleted
 RETURNING extract(epoch FROM created_at)::float8
 
 -- name: update_queue
 UPDATE queues SET max_retries = $2, ttl = $3, timeout = $4, capacity = $5, retry_profile = $6,
-    retry_base = $7, retry_max = $8, retry_jitter = $9, priority_weights = $10::text::json
+    retry_base = $7, retry_max = $8, retry_jitter = $9, priority_weights = $10::text::json,
+    retention = $11, dead_letter_retention = $12
 WHERE name = $1
 
 -- name: pause_queue
@@ -916,7 +924,8 @@ SELECT seq FROM job_live WHERE queue = (SELECT id FROM queues WHERE name = $1) L
 
 -- name: stats
 SELECT q.name, q.max_retries, q.ttl, q.timeout, q.capacity, q.retry_profile, q.retry_base,
-       q.retry_max, q.retry_jitter, q.priority_weights::text, q.paused, extract(epoch FROM q.created_at)::float8,
+       q.retry_max, q.retry_jitter, q.priority_weights::text, q.retention, q.dead_letter_retention,
+       q.paused, extract(epoch FROM q.created_at)::float8,
        coalesce(sum(t.pending), 0)::bigint, coalesce(sum(t.assigned), 0)::bigint,
        coalesce(sum(t.running), 0)::bigint, coalesce(sum(t.done), 0)::bigint,
        coalesce(sum(t.failed), 0)::bigint, coalesce(sum(t.dead_lettered), 0)::bigint,
@@ -938,14 +947,16 @@ SELECT EXISTS (SELECT FROM leader
 
 -- name: restore_queues
 INSERT INTO queues (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-                    retry_jitter, priority_weights, paused, deleted, created_at)
+                    retry_jitter, priority_weights, retention, dead_letter_retention, paused,
+                    deleted, created_at)
 SELECT name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-       retry_jitter, weights::json, paused, deleted, to_timestamp(created_at)
+       retry_jitter, weights::json, retention, dead_letter_retention, paused, deleted,
+       to_timestamp(created_at)
 FROM unnest($1::text[], $2::int[], $3::float8[], $4::float8[], $5::bigint[], $6::text[],
-            $7::float8[], $8::float8[], $9::float8[], $10::text[], $11::boolean[],
-            $12::boolean[], $13::float8[])
+            $7::float8[], $8::float8[], $9::float8[], $10::text[], $11::float8[], $12::float8[],
+            $13::boolean[], $14::boolean[], $15::float8[])
      AS t(name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-          retry_jitter, weights, paused, deleted, created_at)
+          retry_jitter, weights, retention, dead_letter_retention, paused, deleted, created_at)
 RETURNING id, name
 
 -- name: restore_sequence
@@ -1126,7 +1137,10 @@ SELECT current_setting('fsync') = 'on', current_setting('synchronous_commit'),
        current_setting('full_page_writes') = 'on'
 
 -- name: instance
-SELECT id FROM instance
+SELECT id, generation, continues FROM instance
+
+-- name: restore_instance
+UPDATE instance SET id = $1, generation = $2, continues = $3
 
 -- name: touch
 -- Changes nothing, by a write that has to reach the disk before it is answered.
@@ -1134,7 +1148,9 @@ UPDATE instance SET id = id
 
 -- name: dispel
 -- A backend whose client has lost it may still be at work; after this it is not.
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2
+SELECT state = 'active' AND wait_event_type IS DISTINCT FROM 'Client' AS at_work,
+       pg_terminate_backend(pid)
+  FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2
 
 -- name: still_there
 SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from jobqueue.core.lifecycle import State
@@ -21,7 +23,7 @@ class Removal:
         self._database = database
         self._leadership = leadership
 
-    async def delete_job(self, job_id: str) -> State | None:
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         """See ``Store.delete_job``."""
 
         async def work(db: Any) -> State | None:
@@ -30,16 +32,18 @@ class Removal:
                 if seq is None:
                     return None
                 row = await db.fetchrow(
-                    "SELECT e.state, e.queue, r.key FROM job_ended AS e"
+                    "SELECT e.state, e.queue, r.key, e.version FROM job_ended AS e"
                     " JOIN job_record AS r ON r.seq = e.seq WHERE e.seq = $1 FOR UPDATE OF e",
                     seq,
                 )
                 if row is None:
                     live = await db.fetchval("SELECT state FROM job_live WHERE seq = $1", seq)
                     return None if live is None else STATES[live]
+                state, queue, key, found = row
+                if version not in (None, found):
+                    return STATES[state]
                 if not await db.fetch(SQL["in_stream"], [seq]):
                     raise unpublished(job_id)
-                state, queue, key = row
                 await db.execute(
                     "DELETE FROM job_key WHERE queue = $1 AND key = $2 AND id = $3",
                     queue, key, job_id,
@@ -49,14 +53,26 @@ class Removal:
 
         return await self._database.writing.write("delete_job", work)
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = -math.inf,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """See ``Store.prune_done``."""
         database = self._database
 
         async def work(db: Any) -> int:
             async with db.transaction():
                 await self._leadership.check(db, term)
-                rows = await db.fetch(SQL["old_done"], completed_before, limit, database.here())
+                rows = await db.fetch(
+                    SQL["old_done"], completed_before, limit, database.here(), completed_after,
+                    list(queues), others,
+                )  # fmt: skip
                 if rows:
                     await self._remove(db, [row[0] for row in rows], key_freed=False)
                 return len(rows)

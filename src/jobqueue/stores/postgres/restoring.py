@@ -109,6 +109,8 @@ class Restoring:
         ):
             if last:
                 await db.execute(SQL["restore_sequence"], table, last, column)
+        known = state.identity
+        await db.execute(SQL["restore_instance"], known.store, known.generation, known.kept)
         if state.published:
             await _mark(db, batch.xid)
 
@@ -229,7 +231,7 @@ def _queue(one: RestoredQueue) -> Row:
 async def _queues(db: Any, state: Restored) -> dict[str, int]:
     rows = await db.fetch(
         SQL["restore_queues"],
-        *columns(map(_queue, state.queues), 13),
+        *columns(map(_queue, state.queues), 15),
     )
     return {name: number for number, name in rows}
 

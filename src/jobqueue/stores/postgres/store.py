@@ -8,10 +8,13 @@ come together.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.clock import Clock
+from jobqueue.core.errors import Unavailable
+from jobqueue.core.identity import Identity, identity_of
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
     Assignment,
@@ -74,6 +77,7 @@ from jobqueue.stores.postgres.workers import Workers
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _PATIENCE = 5.0  # how long a call waits for a server that is away
+_SILENT = 2.0  # a store that leaves a write unanswered for longer is not well
 
 
 class PostgresStore:
@@ -152,11 +156,16 @@ class PostgresStore:
         self._opened = True
 
     async def _check_server(self) -> None:
-        async def look(db: Any) -> tuple[Any, str]:
-            return await db.fetchrow(SQL["durability"]), await db.fetchval(SQL["instance"])
+        async def look(db: Any) -> tuple[Any, Any]:
+            return await db.fetchrow(SQL["durability"]), await db.fetchrow(SQL["instance"])
 
         found = await self._database.writing.read("open", look)
-        (fsync, commit, full_pages), self._claiming.instance = found
+        (fsync, commit, full_pages), known = found
+        # Two stores that were rebuilt from one record may lean on one Redis.
+        known = identity_of(*known)
+        self._claiming.instance = (
+            f"{known.store}.{known.generation}" if known.rebuilt else known.store
+        )
         lacking = [
             f"{setting} is off"
             for setting, on in (
@@ -209,7 +218,10 @@ class PostgresStore:
         await self._database.reading.read("notify", send)
 
     async def ping(self, patience: float | None = None) -> None:
-        """Prove that a commit reaches the disk."""
+        """Prove that a commit reaches the disk, and that callers' writes are answered."""
+        silent = self._database.unanswered.seconds
+        if silent > _SILENT:
+            raise Unavailable(f"{self.location}: a write has had no answer for {silent:.1f} s")
 
         async def work(db: Any) -> None:
             await db.execute(SQL["touch"])
@@ -290,13 +302,29 @@ class PostgresStore:
             "events_after", lambda db: events_after(db, position, limit)
         )
 
-    async def delete_job(self, job_id: str) -> State | None:
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         """See ``Store.delete_job``."""
-        return await self._removal.delete_job(job_id)
+        return await self._removal.delete_job(job_id, version=version)
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = -math.inf,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """See ``Store.prune_done``."""
-        return await self._removal.prune_done(completed_before, limit, term)
+        return await self._removal.prune_done(
+            completed_before,
+            limit,
+            term,
+            completed_after=completed_after,
+            queues=queues,
+            others=others,
+        )
 
     # -- the event stream ------------------------------------------------------------------
 
@@ -319,6 +347,10 @@ class PostgresStore:
     async def stream_lag(self) -> Lag | None:
         """See ``Store.stream_lag``."""
         return await self._streaming.lag()
+
+    async def identity(self) -> Identity:
+        """See ``Store.identity``."""
+        return await self._streaming.identity()
 
     async def restore(self, state: Restored, told: Told) -> None:
         """See ``Store.restore``."""

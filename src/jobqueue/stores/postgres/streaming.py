@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from jobqueue.core.errors import Unavailable
+from jobqueue.core.identity import Identity, identity_of
 from jobqueue.core.store import Lag, Term
 from jobqueue.core.stream import Changes, QueueChange, StreamItem
 from jobqueue.stores.outbox_rows import job_event, outbox_item, queue_body
@@ -124,6 +125,14 @@ class Streaming:
                 await db.execute(SQL["empty_outbox"], *snapshots[:2])
 
         await self._database.dispatching.write("move_mark", work, again=work)
+
+    async def identity(self) -> Identity:
+        """See ``Store.identity``."""
+
+        async def work(db: Any) -> Identity:
+            return identity_of(*await db.fetchrow(SQL["instance"]))
+
+        return await self._database.reading.read("identity", work)
 
     async def lag(self) -> Lag | None:
         """See ``Store.stream_lag``."""

@@ -50,7 +50,9 @@ class Claiming:
         self._runner = runner
         self._rules = rules
 
-    async def claim(self, claims: Sequence[Claim], term: Term | None) -> list[Assignment]:
+    async def claim(
+        self, claims: Sequence[Claim], term: Term | None, tell: bool
+    ) -> list[Assignment]:
         """See ``RedisStore.claim``."""
         assigned: list[Assignment] = []
         parts = _parts(claims)
@@ -58,7 +60,7 @@ class Claiming:
             part = parts.pop(0)
             said = await self._runner.write(
                 "claim",
-                (claims_of(part), self._rules.assignment_timeout, seed(), term_of(term)),
+                (claims_of(part), self._rules.assignment_timeout, seed(), term_of(term), tell),
             )
             if said is None:
                 raise TermEnded

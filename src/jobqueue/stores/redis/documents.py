@@ -139,7 +139,7 @@ def progress(found: Fields) -> Progress | None:
 def assignment(row: Sequence[bytes]) -> Assignment:
     """An attempt from the row of ``scripts/claims.lua``."""
     (seq, job_id, queue, kind, payload, attempt, lease, worker, priority, retry_count,
-     max_retries, created_at, timeout, expires_in, tags) = row  # fmt: skip
+     max_retries, created_at, timeout, expires_in, tags, deaths) = row  # fmt: skip
     return Assignment(
         int(seq),
         job_id.decode(),
@@ -156,6 +156,7 @@ def assignment(row: Sequence[bytes]) -> Assignment:
         number(timeout),
         number(expires_in),
         labels(tags),
+        int(deaths or 0),
     )
 
 
@@ -197,6 +198,8 @@ def queue(found: Fields) -> Queue:
         retry_max=number(found.get(b"retry_max")),
         retry_jitter=number(found.get(b"retry_jitter")),
         priority_weights=read_weights(text(found.get(b"priority_weights"))),
+        retention=number(found.get(b"retention")),
+        dead_letter_retention=number(found.get(b"dead_letter_retention")),
         paused=found[b"paused"] == b"1",
         created_at=float(found[b"created_at"]),
     )

@@ -17,7 +17,7 @@ from jobqueue.stores.redis.trouble import TROUBLE
 from jobqueue.stores.redis.wire import Wire
 
 _log = logging.getLogger("jobqueue.stores.redis")
-_EVERYTHING = Change.WORK | Change.ENDED | Change.CONTROL
+_EVERYTHING = ~Change(0)
 _KEEPALIVE = 5.0
 _FIRST_RETRY, _LONGEST_RETRY = 0.05, 2.0
 

@@ -17,6 +17,7 @@ from jobqueue.core.stream import (
     AssignmentRepeated,
     CancelRequested,
     Created,
+    DeadLetter,
     Failed,
     Finished,
     JobDeleted,
@@ -77,6 +78,8 @@ def _job_event(found: Fields, parts: Sequence[Value]) -> JobEvent:
         made.finished = Finished(
             more["retry_count"], more.get("started_at"), None, more.get("cancel_requested", False)
         )
+        kind, payload = parts
+        made.letter = DeadLetter(text(kind) or "", payload or b"")
     elif event.to_state is State.DONE:  # nothing comes after it
         retry_count, started_at, result = parts
         made.finished = Finished(int(retry_count or 0), number(started_at), result)

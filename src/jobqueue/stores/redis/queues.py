@@ -29,6 +29,8 @@ def settings_of(queue: Queue) -> dict[str, Any]:
         "retry_max": queue.retry_max,
         "retry_jitter": queue.retry_jitter,
         "priority_weights": json.dumps(dict(weights)) if weights else None,
+        "retention": queue.retention,
+        "dead_letter_retention": queue.dead_letter_retention,
         "paused": "1" if queue.paused else "0",
     }
 

@@ -76,7 +76,9 @@ class Restoring:
         latest = max((rebuilt.job.created_at for rebuilt in state.jobs), default=0.0)
         queues = [_queue(one) for one in state.queues]
         numbers = state.last_seq, state.last_number, latest
-        await self._step("restore_end", (token, queues, *numbers, state.published))
+        known = state.identity
+        store = known.store, known.generation, known.kept
+        await self._step("restore_end", (token, queues, *numbers, state.published, store))
         told(written)
 
     async def _begin(self, token: str) -> None:

@@ -3,6 +3,9 @@
 A write has a lane and a number (``scripts/lane.lua``). Asked again under the same number, Redis
 gives the answer that it gave before, or makes the write if it never came: it happens once. Only
 when Redis does not come back in time is the outcome unknown.
+
+Once a call has waited in vain, others are refused at once, before anything is sent, until Redis
+answers a PING again.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from jobqueue.stores.redis.wire import Wire
 
 LANES = 8
 _PAUSE = 0.05  # before Redis is asked again
+_PING_TIMEOUT = 0.5  # of a Redis that was away
 _encode = msgspec.msgpack.Encoder().encode
 
 Asked = Sequence[Any]
@@ -89,6 +93,8 @@ class Runner:
         for n in range(LANES):
             self._lanes.put_nowait(Lane(f"{self.node}:{n}"))
         self.opened = False
+        self._away: BaseException | None = None  # why Redis did not come back in time
+        self._pinging: asyncio.Event | None = None
 
     @property
     def by_clock(self) -> bool:
@@ -106,6 +112,8 @@ class Runner:
     async def write(self, name: str, asked: Asked) -> Any:
         """Run a script that must happen once."""
         self._check_open()
+        if self._away is not None:
+            await self._check_back()
         lane = await self._lanes.get()
         try:
             lane.call += 1
@@ -139,6 +147,8 @@ class Runner:
         patience: float | None = None,
     ) -> Any:
         self._check_open()
+        if self._away is not None and patience is None:
+            await self._check_back()
         began = time.perf_counter()
         try:
             return await self._run(
@@ -146,6 +156,27 @@ class Runner:
             )
         finally:
             self._observer.queried(name, time.perf_counter() - began)
+
+    async def _check_back(self) -> None:
+        """Return if Redis is back; StoreAway otherwise. One caller asks it for all of them."""
+        if self._pinging is not None:
+            await self._pinging.wait()
+        else:
+            self._pinging = asked = asyncio.Event()
+            try:
+                await within(_PING_TIMEOUT, self._wire.execute("PING"))
+                self._away = None
+            except TROUBLE as error:
+                if isinstance(error, LOST):
+                    self._away = error
+                    await self._wire.drop()
+                else:  # it answers, and the call hears what
+                    self._away = None
+            finally:
+                self._pinging = None
+                asked.set()
+        if self._away is not None:
+            raise unavailable(self._away, self.location)
 
     async def _run(self, command: tuple[Any, ...], in_doubt: bool, patience: float) -> Any:
         deadline = time.monotonic() + patience
@@ -155,7 +186,9 @@ class Runner:
             attempt = _Attempt()
             try:
                 # Little patience is no reason to blame a server that is slow, not away.
-                return await within(self._patience / 2, self._ask(command, attempt))
+                said = await within(self._patience / 2, self._ask(command, attempt))
+                self._away = None
+                return said
             except TROUBLE as error:
                 if passes(error):
                     trouble: BaseException = error
@@ -171,6 +204,7 @@ class Runner:
                         doubt = error
                     await self._wire.drop()  # the name may lead to another server next time
                 if time.monotonic() >= deadline:
+                    self._away = trouble
                     raise _verdict(doubt, trouble, where) from trouble
             await asyncio.sleep(_PAUSE)
 

@@ -7,6 +7,7 @@ together. Time is the server's, unless a test brings its own. ``docs/internals.m
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from jobqueue.core.clock import Clock
 from jobqueue.core.decide import overdue
 from jobqueue.core.errors import NotFound
+from jobqueue.core.identity import Identity
 from jobqueue.core.job import (
     Assignment,
     ComponentHealth,
@@ -221,9 +223,11 @@ class RedisStore:
         """See ``Store.submit``."""
         return await self._submitting.submit(jobs, claims)
 
-    async def claim(self, claims: Sequence[Claim], *, term: Term | None = None) -> list[Assignment]:
-        """See ``Store.claim``. Under a term, only while it stands; else TermEnded."""
-        return await self._claiming.claim(claims, term)
+    async def claim(
+        self, claims: Sequence[Claim], *, term: Term | None = None, tell: bool = False
+    ) -> list[Assignment]:
+        """See ``DispatchStore.claim``."""
+        return await self._claiming.claim(claims, term, tell)
 
     async def apply(
         self,
@@ -298,9 +302,10 @@ class RedisStore:
         """See ``Store.events_after``."""
         return await self._reads.events_after(position, limit)
 
-    async def delete_job(self, job_id: str) -> State | None:
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         """See ``Store.delete_job``."""
-        said = await self._runner.write("delete_job", (job_id,))
+        wanted = None if version is None else str(version)
+        said = await self._runner.write("delete_job", (job_id, wanted))
         if said is None:
             return None
         state, may_go = said
@@ -308,17 +313,30 @@ class RedisStore:
             raise unpublished(job_id)
         return STATES[state]
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = -math.inf,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """See ``Store.prune_done``."""
-        removed = 0
-        age = self._runner.here() - completed_before  # whatever this machine's clock shows
+        removed, passed_over = 0, 0
+        here = self._runner.here()  # ages count, whatever this machine's clock shows
+        first = None if completed_after == -math.inf else here - completed_after
+        ages = (here - completed_before, first)
         while True:
             wanted = min(limit - removed, _PRUNED_AT_ONCE)
-            said = await self._runner.write("prune_done", (age, wanted, term_of(term)))
+            asked = (*ages, wanted, term_of(term), list(queues), others, passed_over)
+            said = await self._runner.write("prune_done", asked)
             if said is None:
                 raise TermEnded
             removed += int(said[0])
-            if int(said[0]) < wanted or removed >= limit:
+            passed_over += int(said[1])
+            if int(said[0]) + int(said[1]) < wanted or removed >= limit:
                 return removed
 
     # -- the event stream ------------------------------------------------------------------
@@ -342,6 +360,10 @@ class RedisStore:
     async def stream_lag(self) -> Lag | None:
         """See ``Store.stream_lag``."""
         return await self._streaming.lag()
+
+    async def identity(self) -> Identity:
+        """See ``Store.identity``."""
+        return await self._streaming.identity()
 
     async def restore(self, state: Restored, told: Told) -> None:
         """See ``Store.restore``."""

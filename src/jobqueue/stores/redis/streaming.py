@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobqueue.core.errors import Unavailable
+from jobqueue.core.identity import Identity, identity_of, new_store_id
 from jobqueue.core.store import Lag, Term, TermEnded
 from jobqueue.core.stream import Changes, bytes_of
 from jobqueue.stores.positions import pack, unpack
@@ -19,12 +20,15 @@ class Streaming:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        # Whose positions are read from. A Redis that is emptied counts from the beginning again.
+        self._store: tuple[str, str] | None = None
 
     async def begin(self, term: Term) -> int:
         """See ``Store.begin_stream``."""
-        said = await self._runner.write("begin_stream", (term_of(term),))
+        said = await self._runner.write("begin_stream", (term_of(term), new_store_id()))
         if said is None:
             raise TermEnded
+        self._store = said[2].decode(), said[3].decode()
         return pack(int(said[0]), int(said[1]))
 
     async def end(self, term: Term) -> None:
@@ -39,12 +43,12 @@ class Streaming:
             event, entry = unpack(found.position)
             wanted = min(_PAGE, limit - len(found.items))
             rows = await self._runner.read(
-                "changes", (str(event), str(entry), wanted, max(size, 1))
+                "changes", (str(event), str(entry), wanted, max(size, 1), self._store)
             )
             if rows is None:
                 raise Unavailable(
-                    "Redis: it has gone back behind what was read from it: another one took over"
-                    " that has not got everything"
+                    "Redis: it has gone back behind what was read from it: it was emptied, or"
+                    " another one took over that has not got everything"
                 )
             for place, *rest in rows:
                 item = outbox.item(place_of(place), *rest)
@@ -54,6 +58,11 @@ class Streaming:
             if len(rows) < wanted:
                 break
         return found
+
+    async def identity(self) -> Identity:
+        """See ``Store.identity``."""
+        said = await self._runner.read("identity", (new_store_id(),))
+        return identity_of(*(part.decode() for part in said))
 
     async def move_mark(self, position: int, term: Term, refused: int) -> None:
         """See ``Store.move_mark``."""

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from itertools import chain
 
+from jobqueue.core.identity import Identity, identity_of
 from jobqueue.core.job import Queue
 from jobqueue.core.store import Lag
 from jobqueue.core.stream import Changes, QueueChange, bytes_of
@@ -19,6 +20,11 @@ def mark(db: sqlite3.Connection) -> int | None:
     """How far the stream has come; None: there is none."""
     row = db.execute("SELECT event, entry FROM stream").fetchone()
     return None if row is None else pack(*row)
+
+
+def identity(db: sqlite3.Connection) -> Identity:
+    """Which store this is."""
+    return identity_of(*db.execute("SELECT id, generation, continues FROM instance").fetchone())
 
 
 def begin(db: sqlite3.Connection, now: float) -> int:

@@ -58,7 +58,7 @@ FROM waiting AS w WHERE w.type IS NOT NULL
 -- name: claimable_columns
 -- A fragment: what a claim reads of a job.
 SELECT l.prio, l.seq, l.queue, l.version, l.attempt, l.retry_count, l.max_retries, l.timeout,
-       l.expires_at, r.id, l.type, r.payload, r.labels, r.priority, r.created_at
+       l.expires_at, r.id, l.type, r.payload, r.labels, r.priority, r.created_at, l.deaths
 
 -- name: claimable
 -- The next jobs of one type in claim order; expired ones are left to the sweeper.
@@ -205,10 +205,12 @@ WHERE e.position > ? ORDER BY e.position LIMIT ?
 
 -- name: old_done
 -- Of the oldest ones. What the stream has not got yet stays, and others may lie behind it: they go
--- once it has got these.
+-- once it has got these. ?1 before, ?2 how many, ?3 after, ?4 names of queues, ?5 1: all but these
 SELECT seq, queue FROM (
     SELECT seq, queue FROM rec INDEXED BY rec_done
-    WHERE state = 4 AND completed_at < ? ORDER BY completed_at LIMIT ?) AS old
+    WHERE state = 4 AND completed_at < ?1 AND completed_at >= ?3
+      AND (queue IN (SELECT id FROM queue WHERE name IN (SELECT value FROM json_each(?4)))) <> ?5
+    ORDER BY completed_at LIMIT ?2) AS old
 WHERE NOT EXISTS (SELECT 1 FROM stream WHERE id = 1)
    OR (SELECT max(position) FROM event WHERE event.seq = old.seq)
       <= (SELECT event FROM stream WHERE id = 1)
@@ -230,7 +232,7 @@ SELECT e.position, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.
             AND b.reason = 'RETRY_DUE' AND b.version > coalesce((
                 SELECT max(m.version) FROM event AS m WHERE m.seq = e.seq
                 AND m.version < e.version AND m.reason = 'MANUAL_RETRY'), 0)) END,
-       r.seq, r.type, CASE WHEN e.version = 1 THEN r.payload END, r.priority, r.max_retries,
+       r.seq, r.type, CASE WHEN e.version = 1 OR e.to_state = 6 THEN r.payload END, r.priority, r.max_retries,
        r.created_at, r.ttl, r.timeout, e.due, r.key,
        CASE WHEN e.version = 1 AND r.key IS NOT NULL THEN (
             SELECT k.expires_at FROM idempotency AS k
@@ -287,26 +289,29 @@ SELECT count(*), min(at) FROM outbox WHERE after > ?1 OR after = ?1 AND number >
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records.
 INSERT INTO queue (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-                   retry_jitter, priority_weights, paused, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                   retry_jitter, priority_weights, retention, dead_letter_retention, paused,
+                   created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET max_retries = excluded.max_retries, ttl = excluded.ttl,
     timeout = excluded.timeout, capacity = excluded.capacity,
     retry_profile = excluded.retry_profile, retry_base = excluded.retry_base,
     retry_max = excluded.retry_max, retry_jitter = excluded.retry_jitter,
-    priority_weights = excluded.priority_weights,
+    priority_weights = excluded.priority_weights, retention = excluded.retention,
+    dead_letter_retention = excluded.dead_letter_retention,
     paused = excluded.paused, created_at = excluded.created_at, deleted = 0
 WHERE deleted = 1
 
 -- name: update_queue
 UPDATE queue SET max_retries = ?, ttl = ?, timeout = ?, capacity = ?, retry_profile = ?,
-    retry_base = ?, retry_max = ?, retry_jitter = ?, priority_weights = ?
+    retry_base = ?, retry_max = ?, retry_jitter = ?, priority_weights = ?, retention = ?,
+    dead_letter_retention = ?
 WHERE name = ?
 
 -- name: restore_queue
 INSERT INTO queue (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-                   retry_jitter, priority_weights, paused, created_at, deleted, succeeded_total,
-                   failed_total, run_seconds, timed_total)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
+                   retry_jitter, priority_weights, retention, dead_letter_retention, paused,
+                   created_at, deleted, succeeded_total, failed_total, run_seconds, timed_total)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
 
 -- name: restore_records
 INSERT INTO rec (seq, id, queue, type, payload, labels, priority, max_retries, ttl, timeout, key,
@@ -331,8 +336,8 @@ SELECT 1, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0),
 
 -- name: stats
 SELECT name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max, retry_jitter,
-       priority_weights, paused, created_at, pending, assigned, running, done, failed, dead_lettered, succeeded_total,
-       failed_total, run_seconds, timed_total
+       priority_weights, retention, dead_letter_retention, paused, created_at, pending, assigned,
+       running, done, failed, dead_lettered, succeeded_total, failed_total, run_seconds, timed_total
 FROM queue WHERE deleted = 0 AND (? IS NULL OR name = ?) ORDER BY name
 
 -- name: set_worker_status

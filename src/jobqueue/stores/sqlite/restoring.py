@@ -51,6 +51,11 @@ def restore(db: sqlite3.Connection, state: Restored, now: float, rules: Rules, t
     for table, last in (("rec", state.last_seq), ("outbox", state.last_number)):
         if not db.execute(SQL["raise_sequence"], (last, table)).rowcount:
             db.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table, last))
+    known = state.identity
+    db.execute(
+        "UPDATE instance SET id = ?, generation = ?, continues = ?",
+        (known.store, known.generation, known.kept),
+    )
     if state.published:
         db.execute(SQL["restore_mark"])
     told(len(state.jobs))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import math
 import sqlite3
 import threading
 import time
@@ -26,6 +27,7 @@ from jobqueue.core.errors import (
     not_your_worker,
     too_many_workers,
 )
+from jobqueue.core.identity import Identity
 from jobqueue.core.ids import id_to_bytes
 from jobqueue.core.job import (
     Assignment,
@@ -325,14 +327,14 @@ class SqliteStore:
         """See ``Store.events_after``."""
         return await self._read("events_after", lambda db: reads.events_after(db, position, limit))
 
-    async def delete_job(self, job_id: str) -> State | None:
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         """See ``Store.delete_job``."""
 
         def work(db: sqlite3.Connection) -> State | Conflict | None:
             job = reads.get(db, job_id)
             if job is None:
                 return None
-            if job.state in TERMINAL:
+            if job.state in TERMINAL and version in (None, job.version):
                 if not outbox.passed(db, job.seq):
                     return unpublished(job_id)
                 queue = db.execute(
@@ -348,13 +350,23 @@ class SqliteStore:
             raise found
         return found
 
-    async def prune_done(self, completed_before: float, limit: int, term: Term) -> int:
+    async def prune_done(
+        self,
+        completed_before: float,
+        limit: int,
+        term: Term,
+        *,
+        completed_after: float = -math.inf,
+        queues: Sequence[str] = (),
+        others: bool = True,
+    ) -> int:
         """See ``Store.prune_done``."""
 
         def work(db: sqlite3.Connection) -> int | None:
             if not leadership.stands(db, term, self._clock.now()):
                 return None
-            rows = db.execute(SQL["old_done"], (completed_before, limit)).fetchall()
+            wanted = (completed_before, limit, completed_after, json.dumps([*queues]), others)
+            rows = db.execute(SQL["old_done"], wanted).fetchall()
             self._remove(db, rows, State.DONE, key_freed=False)
             return len(rows)
 
@@ -407,6 +419,10 @@ class SqliteStore:
     async def stream_lag(self) -> Lag | None:
         """See ``Store.stream_lag``."""
         return await self._read("stream_lag", lambda db: outbox.lag(db, self._clock.now()))
+
+    async def identity(self) -> Identity:
+        """See ``Store.identity``."""
+        return await self._read("identity", outbox.identity)
 
     async def _under(self, term: Term, name: str, change: Work[T], there: T | None = None) -> T:
         """Write under a term, unless what is wanted is there already."""

@@ -192,7 +192,7 @@ def claim(
         events: list[Row] = []
         for row, worker in zip(rows, wanted.slots, strict=False):
             (_, seq, queue, version, attempt, retry_count, max_retries, timeout, expires_at,
-             raw_id, kind, payload, labels, priority, created_at) = row  # fmt: skip
+             raw_id, kind, payload, labels, priority, created_at, deaths) = row  # fmt: skip
             lease = new_lease()
             updates.append((seq, lease, worker, due, now))
             events.append(
@@ -215,6 +215,7 @@ def claim(
                     timeout,
                     None if expires_at is None else expires_at - now,
                     json.loads(labels) if labels else NO_LABELS,
+                    deaths,
                 )
             )
             tally.enter(queue, State.PENDING, State.ASSIGNED)

@@ -20,6 +20,15 @@ Mode = Literal["fast", "immediate"]
 _HOMES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin")
 _SOCKET_PATH_LIMIT = 107  # bytes, of the kernel's sockaddr_un
 _USER = "postgres"
+# One line: in single-user mode that is one statement.
+_CLOSE_ROLES = (
+    "SET search_path = pg_catalog\n"
+    "DO $$ DECLARE role name; closed int := 0; BEGIN"
+    f" FOR role IN SELECT rolname FROM pg_roles WHERE rolcanlogin AND rolname <> '{_USER}'"
+    " LOOP EXECUTE format('ALTER ROLE %I NOLOGIN', role); closed := closed + 1; END LOOP;"
+    " RAISE WARNING 'jobqueue: % roles were closed', closed; END $$\n"
+)
+_CLOSED = re.compile(r"jobqueue: (\d+) roles were closed")
 _RULES = "local all all scram-sha-256\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 
@@ -121,16 +130,52 @@ class PrivatePostgres(PrivateServer):
         )
 
     def _apply_password(self, password: str) -> None:
-        """In single-user mode, where nobody can connect: an earlier version's folder has none."""
-        self._run_in(
+        """In single-user mode, where nobody can connect: an earlier version's folder has none.
+
+        Everybody could connect to that, so roles and settings that are in it may be anybody's.
+        """
+        kept = self._set_settings_aside()
+        said = self._run_in(
             self.data,
             [
                 *(str(self._programs() / "postgres"), "--single", "-D", str(self.data)),
                 *("-c", "exit_on_error=on", "postgres"),
             ],
             "setting the password of",
-            f"ALTER ROLE {_USER} PASSWORD '{_verifier(password)}'\n".encode(),
+            f"{_CLOSE_ROLES}ALTER ROLE {_USER} PASSWORD '{_verifier(password)}'\n".encode(),
         )
+        changed = []
+        if (found := _CLOSED.search(said)) and found[1] != "0":
+            changed.append(f"roles besides {_USER} that cannot log in any more: {found[1]}")
+        if kept:
+            changed.append(f"settings of ALTER SYSTEM are in {kept} now and do not count")
+        if changed:
+            self.remark = (
+                f"an earlier version let every user of this machine into {self.data};"
+                f" {'; '.join(changed)}; if you do not trust them all, take another folder: they"
+                " could leave more there"
+            )
+
+    def _set_settings_aside(self) -> Path | None:
+        """Where the settings of ALTER SYSTEM are kept now; None if there were none.
+
+        They count for more than ours: one of them could name rules that let everybody in.
+        """
+        settings = self.data / "postgresql.auto.conf"
+        try:
+            number = os.open(settings, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            lines = ["unreadable"]
+        else:
+            with open(number, errors="replace") as file:
+                lines = [line for line in file.read().splitlines() if line.strip()]
+        if all(line.lstrip().startswith("#") for line in lines):
+            return None
+        kept = settings.with_name(f"{settings.name}.earlier")
+        settings.replace(kept)
+        return kept
 
     def _passes_soon(self, said: str) -> bool:
         """After its postmaster was killed, the other processes need a moment to notice."""

@@ -68,6 +68,7 @@ class PrivateServer(ABC):
         self.conf = self.folder / "conf"
         self.log = self.folder / "log"
         self.settings = dict(settings or {})
+        self.remark = ""  # what people should know of the last start
         self._wanted_port = port
 
     # What each kind of server says about itself.
@@ -315,8 +316,11 @@ class PrivateServer(ABC):
         self._run_in(scratch, command, "making")
         scratch.rename(self.data)
 
-    def _run_in(self, folder: Path, command: Sequence[str], what: str, told: bytes = b"") -> None:
-        """Run a program to its end as the server's user; `told` is what it reads."""
+    def _run_in(self, folder: Path, command: Sequence[str], what: str, told: bytes = b"") -> str:
+        """Run a program to its end as the server's user; `told` is what it reads.
+
+        Returns what it said.
+        """
         deadline = time.monotonic() + _FILLING
         while True:
             try:
@@ -333,9 +337,9 @@ class PrivateServer(ABC):
                 )
             except subprocess.TimeoutExpired:
                 raise BackingFailed(f"{what} {self.data} took more than {_FILLING:.0f} s") from None
-            if not made.returncode:
-                return
             said = made.stdout.decode(errors="replace").strip()
+            if not made.returncode:
+                return said
             if not self._passes_soon(said) or time.monotonic() + _AGAIN_AFTER > deadline:
                 raise BackingFailed(f"{what} {self.data} for {self.name} failed:\n{said}")
             time.sleep(_AGAIN_AFTER)

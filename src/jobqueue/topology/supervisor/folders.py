@@ -76,7 +76,8 @@ class Claim:
         self.folder = folder
         try:
             _make(folder)
-            _check_ours(folder)
+            _close_empty(folder)
+            check_ours(folder, folder.stat())
             (folder / LOGS).mkdir(mode=0o700, exist_ok=True)
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -96,14 +97,27 @@ class Claim:
             os.close(self._lock)
 
 
-def _check_ours(folder: Path) -> None:
+def check_ours(path: Path, found: os.stat_result) -> None:
     """Who can write there decides which passwords are taken and which processes are ended."""
-    found = folder.stat()
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o002:
+    if found.st_uid not in (0, os.geteuid()):
         raise Unavailable(
-            f"cannot use the folder {folder}: another user owns it or may write there;"
-            " choose another --folder"
+            f"cannot use {path}: another user owns it (uid {found.st_uid});"
+            " choose another --folder, or run jq-ctl as that user"
         )
+    if found.st_mode & 0o022:
+        raise Unavailable(
+            f"cannot use {path}: its group or others may write there; choose another --folder,"
+            f" or `chmod go-w {path}` if you trust what is in it"
+        )
+
+
+def _close_empty(folder: Path) -> None:
+    """Take our folder from its group, as where the umask is 002, unless something is in it."""
+    found = folder.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & 0o022 == 0o020:
+        folder.chmod(found.st_mode & 0o7755)  # first: nobody can put anything there any more
+        if any(folder.iterdir()):
+            folder.chmod(found.st_mode & 0o7777)
 
 
 def _make(folder: Path) -> None:

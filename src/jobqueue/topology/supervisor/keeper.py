@@ -169,7 +169,7 @@ class Keeper:
     async def _ask(self) -> None:
         found = await self.unit.health()
         if found.ok:
-            self._set(Health.OK)
+            self._set(Health.OK, found.detail)
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)
         elif self.health is Health.STARTING:

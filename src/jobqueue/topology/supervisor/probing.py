@@ -15,7 +15,7 @@ _MOST = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found: well or not, and why not."""
+    """What was found: well or not, and why not, or what people should know."""
 
     ok: bool
     detail: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -247,7 +247,8 @@ class PrivateService:
     async def health(self) -> probing.Finding:
         """Whether its port connects."""
         probe = self.probe
-        return await probing.ask(probe) if probe else probing.Finding(False, "not started")
+        found = await probing.ask(probe) if probe else probing.Finding(False, "not started")
+        return replace(found, detail=self._server.remark) if found.ok else found
 
     async def stop(self) -> None:
         """In order; by force when that takes too long."""

@@ -65,9 +65,15 @@ class State:
 
 
 def read(folder: Path) -> State:
-    """The state of the topology in a folder; NotFound where none is."""
+    """The state of the topology in a folder; NotFound where none is.
+
+    Unavailable where another user may have written it: it names processes that ``down`` ends.
+    """
     file = folder / folders.STATE
     try:
+        file.lstat()
+        folders.check_ours(folder, folder.stat())
+        folders.check_ours(file, file.lstat())  # a link is not followed
         document: dict[str, Any] = json.loads(file.read_text())
     except FileNotFoundError:
         raise NotFound(f"no topology is up in {folder}") from None

@@ -99,6 +99,12 @@ RETRY_AFTER_MS = Variable(
     "when a worker asks again that got nothing",
     str(model.RETRY_AFTER_MS),
 )
+RECONCILE_INTERVAL_MS = Variable(
+    "RECONCILE_INTERVAL_MS",
+    _MILLISECONDS,
+    "time between two looks for QUEUED jobs that are in no queue",
+    str(model.RECONCILE_INTERVAL_MS),
+)
 WORKER_ID = Variable(
     "WORKER_ID",
     text(MAX_WORKER_ID_LENGTH),
@@ -201,7 +207,7 @@ _INTERNAL = "taskqueue.internal.v1"
 GATEWAY = Service(
     "gateway",
     "What clients call: submit, status, result, cancel, list.",
-    (GATEWAY_PORT, *_OWNERS, BIND_HOST),
+    (GATEWAY_PORT, *_OWNERS, RECONCILE_INTERVAL_MS, BIND_HOST),
     _PUBLIC,
     GATEWAY_PORT,
 )
@@ -296,8 +302,11 @@ def _check_together(service: Service, values: Values) -> None:
 def _check_files(values: Values) -> None:
     try:
         Credentials(tls=client_tls(values)).check()
+        if (serving := server_tls(values)) is not None:
+            serving.check()
     except InvalidArgument as error:
-        named = {"tls.ca": TLS_CA, "tls.key": TLS_KEY}.get(error.field, TLS_CERT).name
+        variables = {"tls.ca": TLS_CA, "tls.client_ca": TLS_CA, "tls.key": TLS_KEY}
+        named = variables.get(error.field, TLS_CERT).name
         raise InvalidArgument(named, error.message.removeprefix(f"{error.field}: ")) from None
 
 

@@ -24,6 +24,7 @@ from jobqueue.services.job_ledger import JobLedger
 from jobqueue.services.model import Actor
 from jobqueue.services.protocols import Jobs, Queue, Results
 from jobqueue.services.ready_queue import ReadyQueue
+from jobqueue.services.reconciler import Reconciler
 from jobqueue.services.result_shelf import ResultShelf
 from jobqueue.services.simulation import simulate
 from jobqueue.services.worker_loop import WorkerLoop
@@ -44,12 +45,16 @@ async def gateway(values: Values, links: Links = DIRECT) -> AsyncIterator[Runnin
     """The public API; it holds nothing."""
     async with _owners(values, Actor.GATEWAY, links) as (jobs, queue, results):
         part, grace = Gateway(jobs, queue, results), Grace(values)
+        interval = values[catalogue.RECONCILE_INTERVAL_MS]
+        reconciler = Reconciler(jobs, queue, part.settle, interval_ms=interval)
         try:
             async with listening(
                 catalogue.GATEWAY, values, lambda host: host.add_public(part), grace, durable=True
             ) as running:
+                await reconciler.start()
                 yield running
         finally:
+            await reconciler.stop()
             await part.stop(grace.left())
 
 

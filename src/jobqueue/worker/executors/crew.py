@@ -32,6 +32,10 @@ class Crew:
             return self.processes
         return self.coroutines if definition.is_async else self.threads
 
+    def shares_fate(self, execution: Execution) -> bool:
+        """Whether what kills it kills this worker: it runs in the same process."""
+        return execution.executor in (self.coroutines, self.threads)
+
     def may_overlook_cancel(self, execution: Execution) -> bool:
         """Whether a cancel is only a flag there: a coroutine or a program cannot overlook it."""
         return execution.executor in (self.threads, self.processes)

@@ -50,6 +50,8 @@ def queue_spec_to_pb(queue: QueueSpec | Queue) -> types_pb2.Queue:
             retry_max_seconds=queue.retry_max,
             retry_jitter=queue.retry_jitter,
             priority_weights=queue.priority_weights or None,
+            retention_seconds=queue.retention,
+            dead_letter_retention_seconds=queue.dead_letter_retention,
             paused=queue.paused,
         )
     except (TypeError, ValueError, OverflowError) as error:
@@ -70,6 +72,10 @@ def queue_spec_from_pb(message: types_pb2.Queue) -> QueueSpec:
         retry_max=message.retry_max_seconds if has("retry_max_seconds") else None,
         retry_jitter=message.retry_jitter if has("retry_jitter") else None,
         priority_weights=dict(message.priority_weights) or None,
+        retention=message.retention_seconds if has("retention_seconds") else None,
+        dead_letter_retention=message.dead_letter_retention_seconds
+        if has("dead_letter_retention_seconds")
+        else None,
         paused=message.paused,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from jobqueue.api.grpc.codec.values import MAX_INT63, STATUS_TO_PB, status_from
 from jobqueue.core.errors import InvalidArgument
@@ -10,6 +10,7 @@ from jobqueue.core.ids import id_from_bytes, id_to_bytes
 from jobqueue.core.job import Assignment, Pulse, Transition
 from jobqueue.core.lifecycle import REPORTABLE, Move
 from jobqueue.core.progress import Progress
+from jobqueue.core.waiting import in_turns
 from jobqueue.pb.jq.v1 import worker_pb2
 
 _KINDS = {
@@ -42,6 +43,7 @@ def assignment_to_pb(given: Assignment) -> worker_pb2.Assignment:
         timeout_seconds=given.timeout,
         expires_in_seconds=given.expires_in,
         labels=given.labels or None,
+        deaths=given.deaths,
     )
 
 
@@ -64,6 +66,7 @@ def assignment_from_pb(message: worker_pb2.Assignment, worker_id: str) -> Assign
         message.timeout_seconds if has("timeout_seconds") else None,
         message.expires_in_seconds if has("expires_in_seconds") else None,
         dict(message.labels),
+        message.deaths,
     )
 
 
@@ -129,12 +132,13 @@ def progress_to_pb(progress: Mapping[int, Progress]) -> list[worker_pb2.LeasePro
     ]
 
 
-def progress_from_pb(news: Iterable[worker_pb2.LeaseProgress]) -> dict[int, Progress]:
+async def progress_from_pb(news: Sequence[worker_pb2.LeaseProgress]) -> dict[int, Progress]:
     """The news of a heartbeat, by lease; the last word on one counts."""
-    return {
-        one.lease: Progress.of(one.value if one.HasField("value") else None, one.text)
-        for one in news
-    }
+    return dict(await in_turns(_lease_progress, news))
+
+
+def _lease_progress(one: worker_pb2.LeaseProgress) -> tuple[int, Progress]:
+    return one.lease, Progress.of(one.value if one.HasField("value") else None, one.text)
 
 
 def pulse_to_pb(pulse: Pulse) -> worker_pb2.Pulse:

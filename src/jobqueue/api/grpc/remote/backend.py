@@ -27,7 +27,7 @@ from jobqueue.api.grpc.codec.values import REASON_TO_PB, STATE_TO_PB, stamp, sta
 from jobqueue.api.grpc.codec.work import pulse_from_pb
 from jobqueue.api.grpc.errors import from_rpc_error
 from jobqueue.api.grpc.remote.link import RemoteLink, beat_request
-from jobqueue.api.grpc.remote.servers import Servers
+from jobqueue.api.grpc.remote.servers import CountedAs, Servers
 from jobqueue.api.grpc.remote.submitter import Submitter
 from jobqueue.api.grpc.remote.wiring import Wiring
 from jobqueue.core.api import Inbox, Link
@@ -56,7 +56,7 @@ from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.1, 2.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
@@ -91,7 +91,19 @@ class GrpcBackend:
         if self._open is None:
             servers = Servers(self._dialers, self._timeout)
             self._open = (servers, Submitter(servers))
+            servers.compare(self._counted_as, self._moved)
         return self._open
+
+    def _counted_as(self) -> CountedAs | None:
+        if self._links:
+            return "workers"
+        return "clients" if self._open is not None and self._open[1].connected else None
+
+    def _moved(self) -> None:
+        if self._open is not None:
+            self._open[1].move()
+        for link in self._links.values():
+            link.move()
 
     @property
     def _servers(self) -> Servers:

@@ -41,7 +41,8 @@ from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
+# A server that comes back is found within a second: a refused connection costs little.
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 _MESSAGE_ROOM = 64 * 1024  # beside the reports
 _Stream = grpc.aio.StreamStreamCall[pb.ConnectRequest, pb.ConnectResponse]
 
@@ -109,6 +110,7 @@ class RemoteLink:
         self._stream: _Stream | None = None
         self._connected = False
         self._listed = False  # whether this stream was told what the worker holds
+        self._moving = False  # to another server: this stream is to end in good order
         self._closed = False
         self._limit = MIN_RECEIVE_BYTES
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -124,6 +126,12 @@ class RemoteLink:
             raise
 
     # -- what the worker calls -----------------------------------------------------------------
+
+    def move(self) -> None:
+        """Go to the server in use, in good order: what was reported is answered first."""
+        if self._connected and self._wiring is not self._servers.pick():
+            self._moving = True
+            self._wake.set()
 
     def grant(self, slots: int) -> None:
         """Offer more free slots; after a break they are offered again."""
@@ -174,7 +182,7 @@ class RemoteLink:
             raise Unavailable("the worker is about to register again")
         return pulse
 
-    async def drain(self) -> None:
+    async def drain(self, *, pause: bool = False) -> None:
         """Withdraw every free slot; a broken stream has withdrawn them already."""
         self._credits.drain()
         for entry in self._queue:
@@ -233,6 +241,9 @@ class RemoteLink:
             try:
                 await self._session()
             except JobQueueError as error:
+                if self._moving and isinstance(error, Unavailable):
+                    self._broken()
+                    continue
                 self._servers.leave(self._wiring)
                 if self._connected:
                     tried.clear()
@@ -278,6 +289,10 @@ class RemoteLink:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if writer.done():
                 writer.result()
+            if self._moving:
+                await asyncio.wait({reader}, timeout=self._wiring.timeout)
+                if not reader.done():
+                    raise Unavailable("the server did not end the stream in time")
             await reader
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
@@ -319,6 +334,9 @@ class RemoteLink:
     async def _write(self, stream: _Stream, reader: asyncio.Task[None]) -> None:
         try:
             while not reader.done():
+                if self._moving:
+                    await stream.done_writing()
+                    return
                 request = self._compose()
                 if request is not None:
                     await stream.write(request)
@@ -420,7 +438,7 @@ class RemoteLink:
 
     def _broken(self) -> None:
         """Nothing more comes on this stream: settle what was under way."""
-        self._connected = False
+        self._connected = self._moving = False
         unanswered, self._unanswered = self._unanswered, {}
         for entry in unanswered.values():
             if not entry.later:

@@ -1,19 +1,25 @@
 """One server or several that are replicas of each other, and how a call goes to the next one.
 
 A call is repeated elsewhere only if it did not happen, or if it may happen twice. All calls of a
-process go to one server until that one fails; which one it begins with is drawn, so that many
-processes spread over the servers.
+process go to one server until that one fails, is slow, or has more than its share; which one it
+begins with is drawn. Every few seconds the servers' answers are compared (``spreading.py``).
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
 import random
+import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import grpc.aio
 
+from jobqueue.api.grpc.calls import end
 from jobqueue.api.grpc.channel import Dialer
+from jobqueue.api.grpc.remote.spreading import Seen, Spread
 from jobqueue.api.grpc.remote.wiring import Wiring
 from jobqueue.core.errors import (
     DeadlineExceeded,
@@ -21,11 +27,17 @@ from jobqueue.core.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from jobqueue.pb.jq.v1 import worker_pb2
+from jobqueue.pb.jq.v1 import client_pb2, worker_pb2
+
+log = logging.getLogger("jobqueue.grpc")
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 _SHORTEST_BEAT = 1.0
+_COMPARE_EVERY = 4.0  # seconds
+_COMPARE_TIMEOUT = 2.0
+CountedAs = Literal["workers", "clients"]
+"""As what a process is counted where it is connected."""
 
 
 class Servers:
@@ -35,6 +47,7 @@ class Servers:
         self.timeout = timeout
         self._wirings = [Wiring(dialer, timeout) for dialer in dialers]
         self._current = random.randrange(len(self._wirings))
+        self._comparing: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._wirings)
@@ -57,6 +70,53 @@ class Servers:
         """It failed: use the next one from now on, unless that was said already."""
         if self._wirings[self._current] is wiring:
             self._current = (self._current + 1) % len(self._wirings)
+
+    def compare(
+        self, counted_as: Callable[[], CountedAs | None], moved: Callable[[], None]
+    ) -> None:
+        """Begin to compare the servers.
+
+        ``counted_as`` says as what this process is connected. ``moved`` is called after each look:
+        what is connected to another server than the one in use should go there.
+        """
+        if len(self._wirings) > 1:
+            self._comparing = asyncio.create_task(self._compare(counted_as, moved), name="servers")
+
+    async def _compare(
+        self, counted_as: Callable[[], CountedAs | None], moved: Callable[[], None]
+    ) -> None:
+        spread = Spread(len(self._wirings))
+        while True:
+            await asyncio.sleep(_COMPARE_EVERY * random.uniform(0.5, 1.5))
+            role = counted_as()
+            if role is None:  # its calls are few, and it may not be allowed to ask
+                continue
+            looks = (self._look(wiring, role) for wiring in self._wirings)
+            seen = await asyncio.gather(*looks)
+            before, self._current = self._current, spread.choose(self._current, seen)
+            if self._current != before:
+                log.info(
+                    "using server %s instead of %s",
+                    self._wirings[self._current].target,
+                    self._wirings[before].target,
+                )
+            moved()
+
+    async def _look(self, wiring: Wiring, counted_as: CountedAs) -> Seen | None:
+        began = time.monotonic()
+        try:
+            load = await wiring.call(
+                wiring.client.GetLoad, client_pb2.GetLoadRequest(), timeout=_COMPARE_TIMEOUT
+            )
+        except DeadlineExceeded:
+            return Seen(math.inf, None)
+        except Unavailable:
+            return None
+        except JobQueueError:  # it is older than this question
+            return Seen(time.monotonic() - began, None)
+        took = time.monotonic() - began + load.store_seconds if load.ready else math.inf
+        users = {"workers": load.workers, "clients": load.clients}
+        return Seen(took, users[counted_as])
 
     async def call(
         self,
@@ -116,5 +176,7 @@ class Servers:
 
     async def close(self) -> None:
         """Cut off what is still under way."""
+        if self._comparing is not None:
+            await end(self._comparing)
         for wiring in self._wirings:
             await wiring.close()

@@ -91,10 +91,23 @@ class Submitter:
         self._number = 0
         self._wake = asyncio.Event()
         self._stream: _Stream | None = None
+        self._wiring: Wiring | None = None  # the server that it is open to
         self._watchdog: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False  # the server asked to send no more on this stream
+        self._moving = False  # that was us: another server is to be used
         self._stopped = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether its stream is open."""
+        return self._stream is not None
+
+    def move(self) -> None:
+        """Go to the server in use, in good order: what was sent is answered first."""
+        if self._stream is not None and self._wiring is not self._servers.pick():
+            self._moving = self._closing = True
+            self._wake.set()
 
     # -- callers -------------------------------------------------------------------------------
 
@@ -226,7 +239,7 @@ class Submitter:
             while not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
-            wiring = self._servers.pick(self._tried)
+            wiring = self._wiring = self._servers.pick(self._tried)
             try:
                 await self._open(wiring)
                 wiring.met = True
@@ -235,6 +248,9 @@ class Submitter:
                 await self._serve()
             except JobQueueError as error:
                 passing = isinstance(error, Unavailable | OutcomeUnknown)
+                if passing and self._moving:
+                    self._failed(error, more=True)
+                    continue
                 if passing:
                     self._servers.leave(wiring)
                     self._tried.append(wiring)
@@ -248,6 +264,7 @@ class Submitter:
                     delay = min(delay * 2, _LONGEST_DELAY)
                     self._expire()
             finally:
+                self._moving = False
                 self._close()
 
     async def _open(self, wiring: Wiring) -> None:
@@ -301,7 +318,7 @@ class Submitter:
     async def _serve(self) -> None:
         stream = self._stream
         assert stream is not None
-        self._closing = False
+        self._closing = self._moving
         reader = self._loop.create_task(self._read(stream))
         writer = self._loop.create_task(self._write(stream, reader))
         try:
@@ -324,7 +341,7 @@ class Submitter:
             while not reader.done():
                 if self._closing:
                     await stream.done_writing()
-                    await asyncio.wait({reader})
+                    await asyncio.wait({reader}, timeout=self._servers.timeout)
                     return
                 if self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
                     request = self._fill()

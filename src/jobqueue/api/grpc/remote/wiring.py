@@ -33,6 +33,7 @@ class Wiring:
         self.timeout = timeout
         self.met = False  # the server was there once: what cannot be sent may wait for it
         self.metadata = dialer.metadata  # what every call carries
+        self.target = dialer.target
         self._dialer = dialer
         self._channel = dialer.open()
         self.client = client_pb2_grpc.ClientServiceStub(self._channel)

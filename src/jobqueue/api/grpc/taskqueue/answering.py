@@ -22,7 +22,13 @@ from jobqueue.api.grpc.taskqueue.callers import Call, CallerRefused, admit, hear
 from jobqueue.api.grpc.taskqueue.registering import Malformed, Servicer
 from jobqueue.api.grpc.taskqueue.statuses import STATUS
 from jobqueue.core.deadline import deadline
-from jobqueue.core.errors import Internal, InvalidArgument, JobQueueError
+from jobqueue.core.errors import (
+    Internal,
+    InvalidArgument,
+    JobQueueError,
+    OutcomeUnknown,
+    without_trace,
+)
 from jobqueue.services.journal import METHOD
 
 log = logging.getLogger("jobqueue.taskqueue")
@@ -59,10 +65,14 @@ def served(
         call = heard(context)
         if current_caller().name:  # a door before this one has judged the certificate
             call = replace(call, certificate="")
+        failure: JobQueueError
         unexpected: Exception | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        self.calls.under_way.add(task)
         try:
             if isinstance(request, Malformed):
-                raise InvalidArgument("request", f"is not a {request.expected}")
+                raise InvalidArgument("request", request.why)
             admit(name, request, call)
             call.check()
             line = (
@@ -73,12 +83,14 @@ def served(
             with deadline(context.time_remaining()), line:
                 response = await method(self, request, call)
         except asyncio.CancelledError:
-            code = _why_cancelled(context)
-            _log_failure(code, "the caller did not wait for the answer", request, call, started)
-            self.calls.ended(full_name, code.name, started)
-            raise
+            if not self.calls.was_cut:
+                code = _why_cancelled(context)
+                _log_failure(code, "the caller did not wait for the answer", request, call, started)
+                self.calls.ended(full_name, code.name, started)
+                raise
+            failure = OutcomeUnknown("the service stops, and did not wait for the end of the call")
         except JobQueueError as error:
-            failure = error
+            failure = without_trace(error)
         except Exception as error:
             unexpected = error
             failure = Internal("internal error; the server's log has the details")
@@ -86,8 +98,11 @@ def served(
             context.set_trailing_metadata(self.calls.metadata)
             self.calls.ended(full_name, grpc.StatusCode.OK.name, started)
             return response
+        finally:
+            self.calls.under_way.discard(task)
         code, text, metadata = to_status(failure, STATUS)
         _log_failure(code, text, request, call, started, failure, unexpected)
+        del request, unexpected  # gRPC keeps this frame with the error
         self.calls.ended(full_name, code.name, started)
         return await context.abort(code, text, (*metadata, *self.calls.metadata))  # type: ignore[no-any-return]
 
@@ -124,6 +139,14 @@ def _log_failure(
         fields["request_id"] = call.request_id[:_LONGEST_ID]
     level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.WARNING
     log.log(level, "%s", text, extra=fields, exc_info=unexpected)
+
+
+def log_refused(method: str, status: str, _: float) -> None:
+    """A line for a call that the door did not let in, or whose message it did not take."""
+    log.warning(
+        "refused before it reached the service: too many callers at once, or a list too long",
+        extra={"event": FAILED, "method": method.rpartition("/")[2], "grpc_code": status},
+    )
 
 
 class UnknownMethods(grpc.GenericRpcHandler):

@@ -1,7 +1,7 @@
 """Who may call which method: the caller-to-method matrix, kept by the service that is called.
 
 A service says who it is in the metadata of each call; one that shows a certificate is who the
-certificate says. Whoever says nothing is a client from outside.
+certificate says, and nobody if that names nobody. Whoever says nothing is a client from outside.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobqueue.api.grpc.door import certificate_name
+from jobqueue.api.grpc.door import CERTIFICATE, certificate_name
 from jobqueue.core.errors import InvalidArgument, PermissionDenied
 from jobqueue.pb import taskqueue_internal_pb2 as internal
 from jobqueue.pb import taskqueue_public_pb2 as public
@@ -22,6 +22,7 @@ PURPOSE = "tq-purpose"
 INCARNATION = "tq-incarnation"
 
 RESCUE = "rescue"
+LOOK = "look"  # of an EnqueueJob that queues nothing: is the job there?
 MAX_REQUEST_ID_LENGTH = 128
 _SHOWN = 80
 _ACTORS: Mapping[str, Actor] = {actor.value: actor for actor in Actor}
@@ -37,7 +38,7 @@ class Call:
     """What came with a call beside the request."""
 
     said: tuple[str, ...] = ()  # who the caller says it is
-    certificate: str = ""  # who its certificate says it is
+    certificate: str | None = None  # who its certificate says it is; empty if it names nobody
     request_id: str = ""
     purpose: str = ""
     incarnation: str = ""
@@ -52,11 +53,12 @@ class Call:
         if len(self.said) > 1:
             raise CallerRefused(f"{CALLER} was given {len(self.said)} times")
         said = self.said[0] if self.said else ""
-        if self.certificate:
+        if self.certificate is not None:
             known = _ACTORS.get(self.certificate, Actor.CLIENT)
             if said and said not in (self.certificate, known):
+                named = self.certificate[:_SHOWN]
                 raise CallerRefused(
-                    f"{CALLER} is {said[:_SHOWN]!r}, the certificate says {self.name!r}"
+                    f"{CALLER} is {said[:_SHOWN]!r}, the certificate says {named!r}"
                 )
             return known
         if not said:
@@ -87,7 +89,8 @@ def heard(context: Any) -> Call:
             purpose = value
         elif name == INCARNATION:
             incarnation = value
-    certificate = certificate_name(context.auth_context())
+    auth = context.auth_context()
+    certificate = certificate_name(auth) if CERTIFICATE in auth else None
     return Call(tuple(said), certificate, request_id, purpose, incarnation)
 
 
@@ -117,7 +120,8 @@ def _is_queued_cancel(request: internal.TransitionJobStatusRequest, call: Call) 
 
 _ALWAYS = Only("always", lambda request, call: True)
 
-# The document's table. It gives the Coordinator no EnqueueJob, but a rescue that needs one.
+# The document's table, with what ADR 14 adds for the Coordinator: EnqueueJob, for the rescue that
+# the document asks for, and ListJobRecords, to find jobs that no worker has.
 MATRIX: Mapping[Actor, Mapping[str, Only]] = {
     Actor.CLIENT: {
         "SubmitJob": _ALWAYS,
@@ -144,6 +148,7 @@ MATRIX: Mapping[Actor, Mapping[str, Only]] = {
         "EnqueueJob": Only(f"with {PURPOSE}: {RESCUE}", _is_rescue),
         "TransitionJobStatus": _ALWAYS,
         "GetJobRecord": _ALWAYS,
+        "ListJobRecords": _ALWAYS,
         "StoreResult": _ALWAYS,
     },
     Actor.WORKER: {

@@ -6,6 +6,7 @@ from jobqueue.api.grpc.calls import Calls
 from jobqueue.api.grpc.taskqueue import codec
 from jobqueue.api.grpc.taskqueue.answering import served
 from jobqueue.api.grpc.taskqueue.callers import Call
+from jobqueue.core.ids import parse_job_id
 from jobqueue.pb import taskqueue_internal_pb2 as pb
 from jobqueue.pb import taskqueue_internal_pb2_grpc as pb_grpc
 from jobqueue.services.protocols import Coordination
@@ -30,6 +31,7 @@ class CoordinatorServicer(pb_grpc.CoordinatorInternalServiceServicer):
             request.heartbeat_at_ms,
             request.capacity_hint,
             incarnation=call.incarnation,
+            running=[parse_job_id(job, "running_job_ids") for job in request.running_job_ids],
         )
         return pb.WorkerHeartbeatResponse(accepted=True, next_heartbeat_in_ms=next_ms)
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
-from jobqueue.api.grpc.calls import Calls, OnCall
+from jobqueue.api.grpc.calls import LAST_WORDS, Calls, OnCall
 from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES, server_options
 from jobqueue.api.grpc.door import Door
+from jobqueue.api.grpc.health import Health
 from jobqueue.api.grpc.listening import bind
-from jobqueue.api.grpc.taskqueue.answering import UnknownMethods
+from jobqueue.api.grpc.taskqueue.answering import UnknownMethods, log_refused
 from jobqueue.api.grpc.taskqueue.callers import INCARNATION
 from jobqueue.api.grpc.taskqueue.coordinator_servicer import CoordinatorServicer
 from jobqueue.api.grpc.taskqueue.job_servicer import JobServicer
@@ -25,6 +27,10 @@ from jobqueue.api.grpc.taskqueue.result_servicer import ResultServicer
 from jobqueue.api.listening import Endpoint
 from jobqueue.core.errors import JobQueueError, Unavailable
 from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, TaskQueue
+
+# What is too large is refused by us, with a code of the document's table and a line in the log, up
+# to so many times the limit. gRPC cuts off what is larger still, and tells nobody but the caller.
+_GRPC_LIMIT = 4
 
 
 class ServiceHost:
@@ -42,12 +48,13 @@ class ServiceHost:
         """``service`` is its name in messages to people."""
         self._service = service
         self._tls = tls
-        self._max_message_bytes = max_message_bytes
+        self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
         self._interceptors = interceptors
         # Of this start: whoever sees another one knows that what was in memory is gone.
         self.incarnation = uuid.uuid4().hex
+        self._on_call = on_call
         self._calls = Calls(on_call, metadata=((INCARNATION, self.incarnation),))
-        self._health = health.aio.HealthServicer()
+        self._health = Health(())
         self._servicers: list[Servicer] = []
         self._server: grpc.aio.Server | None = None
 
@@ -73,13 +80,14 @@ class ServiceHost:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port bound (0 asks for any free one). Unavailable: it is taken."""
-        server = grpc.aio.server(
-            interceptors=(*self._interceptors, Door(Access(), self._calls)),
-            options=server_options(self._max_message_bytes),
-        )
+        largest = _GRPC_LIMIT * self._max_message_bytes
+        server = grpc.aio.server(interceptors=self._interceptors, options=server_options(largest))
+        door = Door(Access(), Calls(self._refused), max_message_bytes=largest)
+        behind = door.before(server)
         for servicer in self._servicers:
-            add_to_server(servicer, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            add_to_server(servicer, behind, max_bytes=self._max_message_bytes)
+        self._health = Health(servicer.DESCRIPTOR.full_name for servicer in self._servicers)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, behind)
         server.add_generic_rpc_handlers((UnknownMethods(self._calls),))
         endpoint = Endpoint(host, port, "BIND_HOST", f"{self._service.upper()}_PORT")
         try:
@@ -88,9 +96,6 @@ class ServiceHost:
             raise Unavailable(f"the {self._service} service: {error.message}") from None
         await server.start()
         self._server = server
-        serving = health_pb2.HealthCheckResponse.SERVING
-        for name in ("", *(servicer.DESCRIPTOR.full_name for servicer in self._servicers)):
-            await self._health.set(name, serving)
         return bound
 
     async def stop(self, grace: float) -> None:
@@ -98,6 +103,14 @@ class ServiceHost:
         server, self._server = self._server, None
         if server is None:
             return
-        await self._health.enter_graceful_shutdown()
+        self._health.stop()
         self._calls.begin_stop()
-        await server.stop(grace)
+        cut = asyncio.get_running_loop().call_later(grace, self._calls.cut)
+        await server.stop(grace + LAST_WORDS)
+        cut.cancel()
+
+    def _refused(self, method: str, status: str, seconds: float) -> None:
+        """Told by the door."""
+        log_refused(method, status, seconds)
+        if self._on_call is not None:
+            self._on_call(method, status, seconds)

@@ -34,15 +34,19 @@ class Line:
         *,
         timeout: float,
         metadata: Metadata,
+        sent: bool = False,
     ) -> Response:
-        """One attempt; its failure is one of ``core.errors``."""
+        """One attempt; its failure is one of ``core.errors``.
+
+        ``sent``: the call changes something, so a lost answer is an OutcomeUnknown.
+        """
         try:
             made = method(request, timeout=timeout, metadata=metadata)
             response: Response = await made
             self.answered(await made.trailing_metadata())
         except grpc.aio.AioRpcError as error:
             self.answered(error.trailing_metadata() or ())
-            raise failure_of(error) from None
+            raise failure_of(error, sent=sent) from None
         except grpc.aio.UsageError:
             raise Unavailable("the connection is closed") from None
         except asyncio.CancelledError:

@@ -16,7 +16,14 @@ from jobqueue.api.grpc.taskqueue.callers import CALLER, INCARNATION, PURPOSE, RE
 from jobqueue.api.grpc.taskqueue.line import Line
 from jobqueue.api.grpc.taskqueue.retrying import delays, is_retryable
 from jobqueue.core.deadline import remaining
-from jobqueue.core.errors import DeadlineExceeded, JobQueueError
+from jobqueue.core.errors import (
+    Code,
+    DeadlineExceeded,
+    JobQueueError,
+    OutcomeUnknown,
+    Unavailable,
+    Unreachable,
+)
 from jobqueue.services import journal
 from jobqueue.services.model import Actor
 
@@ -56,13 +63,16 @@ class Peer:
         purpose: str = "",
         incarnation: str = "",
         repeatable: bool = False,
+        retry_internal: bool = False,
     ) -> Response:
         """Within ``timeout`` seconds or what the caller has left, whichever is less.
 
         Tried again inside of that by the profile, if it carries an id or is ``repeatable`` (a
         read, or something that may happen twice): the receiver repeats its first answer.
+        ``retry_internal``: INTERNAL is tried again as well.
         """
-        ends = time.monotonic() + remaining(timeout)
+        allowed = remaining(timeout)
+        ends = time.monotonic() + allowed
         metadata = self._metadata
         if request_id:
             metadata = (*metadata, (REQUEST_ID, request_id))
@@ -71,17 +81,30 @@ class Peer:
         if incarnation:
             metadata = (*metadata, (INCARNATION, incarnation))
         pauses = delays(self._rng) if request_id or repeatable else iter(())
+        sent = bool(request_id)
         failure: JobQueueError | None = None
         while (left := ends - time.monotonic()) > 0:
             try:
-                return await self._line.call(stub_method, request, timeout=left, metadata=metadata)
+                return await self._line.call(
+                    stub_method, request, timeout=left, metadata=metadata, sent=sent
+                )
             except JobQueueError as error:
-                pause = next(pauses, None) if is_retryable(error.code) else None
+                # An attempt without an answer may have been carried out, also when a later one
+                # finds nobody.
+                if failure is None or not isinstance(error, Unreachable):
+                    failure = error
+                again = is_retryable(error.code) or (retry_internal and error.code is Code.INTERNAL)
+                pause = next(pauses, None) if again else None
                 if pause is None or pause >= ends - time.monotonic():
-                    raise
-                failure = error
+                    break
             await asyncio.sleep(pause)
-        raise failure or DeadlineExceeded(f"no time is left to ask the {self._service} service")
+        if failure is None:
+            raise DeadlineExceeded(f"no time is left to ask the {self._service} service")
+        if isinstance(failure, DeadlineExceeded) and allowed >= timeout:
+            # Our caller has time left, and is told so by another code.
+            unanswered = OutcomeUnknown if sent else Unavailable
+            raise unanswered(f"the {self._service} service did not answer within {timeout:g} s")
+        raise failure
 
     async def close(self) -> None:
         """Cut off what is still under way."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobqueue.api.grpc.calls import Calls
 from jobqueue.api.grpc.taskqueue.answering import served
-from jobqueue.api.grpc.taskqueue.callers import RESCUE, Call
+from jobqueue.api.grpc.taskqueue.callers import LOOK, RESCUE, Call
 from jobqueue.core.ids import parse_job_id
 from jobqueue.pb import taskqueue_internal_pb2 as pb
 from jobqueue.pb import taskqueue_internal_pb2_grpc as pb_grpc
@@ -23,9 +23,12 @@ class QueueServicer(pb_grpc.QueueInternalServiceServicer):
 
     @served
     async def EnqueueJob(self, request: pb.EnqueueJobRequest, call: Call) -> pb.EnqueueJobResponse:
-        """At the end."""
+        """At the end; or a look."""
+        job_id = parse_job_id(request.job_id)
+        if call.purpose == LOOK:
+            return pb.EnqueueJobResponse(accepted=await self._queue.contains(job_id))
         accepted = await self._queue.enqueue(
-            parse_job_id(request.job_id),
+            job_id,
             request.enqueued_at_ms,
             rescue=call.purpose == RESCUE,
             request_id=call.request_id,

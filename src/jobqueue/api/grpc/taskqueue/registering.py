@@ -17,10 +17,10 @@ from google.protobuf.message_factory import GetMessageClass
 
 
 class Malformed:
-    """A request whose bytes are no message of its type."""
+    """A request that is not taken; ``why`` completes "request: "."""
 
-    def __init__(self, expected: str) -> None:
-        self.expected = expected
+    def __init__(self, why: str) -> None:
+        self.why = why
 
 
 class Servicer(Protocol):
@@ -32,13 +32,15 @@ class Servicer(Protocol):
         ...
 
 
-def add_to_server(servicer: Servicer, server: grpc.aio.Server) -> None:
-    """Every method of its service."""
+def add_to_server(
+    servicer: Servicer, server: grpc.aio.Server, *, max_bytes: int | None = None
+) -> None:
+    """Every method of its service; ``max_bytes`` of a request are taken, None: what gRPC takes."""
     service = servicer.DESCRIPTOR
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         method.name: grpc.unary_unary_rpc_method_handler(
             getattr(servicer, method.name),
-            request_deserializer=_parser(GetMessageClass(method.input_type)),
+            request_deserializer=_parser(GetMessageClass(method.input_type), max_bytes),
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
         for method in service.methods
@@ -48,11 +50,15 @@ def add_to_server(servicer: Servicer, server: grpc.aio.Server) -> None:
     )
 
 
-def _parser(message: type[Message]) -> Callable[[bytes], Message | Malformed]:
+def _parser(
+    message: type[Message], max_bytes: int | None
+) -> Callable[[bytes], Message | Malformed]:
     def parse(data: bytes) -> Message | Malformed:
+        if max_bytes is not None and len(data) > max_bytes:
+            return Malformed(f"has {len(data)} bytes, at most {max_bytes} are allowed")
         try:
             return message.FromString(data)
         except DecodeError:
-            return Malformed(message.DESCRIPTOR.full_name)
+            return Malformed(f"is not a {message.DESCRIPTOR.full_name}")
 
     return parse

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jobqueue.api.grpc.taskqueue import codec
-from jobqueue.api.grpc.taskqueue.callers import RESCUE
+from jobqueue.api.grpc.taskqueue.callers import LOOK, RESCUE
 from jobqueue.api.grpc.taskqueue.peer import Peer
 from jobqueue.pb import taskqueue_internal_pb2 as pb
 from jobqueue.pb import taskqueue_internal_pb2_grpc as pb_grpc
@@ -90,7 +92,12 @@ class RemoteJobs:
             reason=reason,
         )
         answer = await self._peer.call(
-            self._stub.TransitionJobStatus, request, timeout=UNARY, request_id=request_id
+            self._stub.TransitionJobStatus,
+            request,
+            timeout=UNARY,
+            request_id=request_id,
+            # It may have been applied, and a job that is RUNNING is given to nobody else.
+            retry_internal=True,
         )
         return codec.applied_from(answer.applied, answer.current_status)
 
@@ -121,6 +128,17 @@ class RemoteQueue:
             timeout=UNARY,
             request_id=request_id,
             purpose=RESCUE if rescue else "",
+        )
+        return answer.accepted
+
+    async def contains(self, job_id: str) -> bool:
+        """Whether it waits."""
+        answer = await self._peer.call(
+            self._stub.EnqueueJob,
+            pb.EnqueueJobRequest(job_id=job_id),
+            timeout=UNARY,
+            purpose=LOOK,
+            repeatable=True,
         )
         return answer.accepted
 
@@ -173,13 +191,20 @@ class RemoteCoordination:
         self._stub = pb_grpc.CoordinatorInternalServiceStub(peer.channel)
 
     async def heartbeat(
-        self, worker_id: str, at_ms: int, capacity: int, *, incarnation: str = ""
+        self,
+        worker_id: str,
+        at_ms: int,
+        capacity: int,
+        *,
+        incarnation: str = "",
+        running: Sequence[str] = (),
     ) -> int:
         """The worker lives; may be said twice."""
         request = pb.WorkerHeartbeatRequest(
             worker_id=codec.text_to_send(worker_id, "worker_id"),
             heartbeat_at_ms=at_ms,
             capacity_hint=capacity,
+            running_job_ids=running,
         )
         answer = await self._peer.call(
             self._stub.WorkerHeartbeat,

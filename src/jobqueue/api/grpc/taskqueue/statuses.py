@@ -14,6 +14,7 @@ import grpc.aio
 from jobqueue.api.grpc.errors import from_rpc_error
 from jobqueue.core.errors import (
     Code,
+    DeadlineExceeded,
     InvalidArgument,
     JobQueueError,
     KeyConflict,
@@ -47,15 +48,16 @@ _PLAIN: Mapping[grpc.StatusCode, Callable[[str], JobQueueError]] = {
     grpc.StatusCode.NOT_FOUND: NotFound,
     grpc.StatusCode.FAILED_PRECONDITION: lambda text: KeyConflict(text, ""),
     grpc.StatusCode.RESOURCE_EXHAUSTED: QueueFull,
+    grpc.StatusCode.DEADLINE_EXCEEDED: lambda text: DeadlineExceeded("no answer came in time"),
 }
 
 
-def failure_of(error: grpc.aio.AioRpcError) -> JobQueueError:
-    """The error behind a failed call."""
+def failure_of(error: grpc.aio.AioRpcError, *, sent: bool = False) -> JobQueueError:
+    """The error behind a failed call; ``sent`` as in ``errors.from_status``."""
     text = error.details() or ""
     ours = any(key == "jq-code" for key, _ in error.trailing_metadata() or ())
     plain = _PLAIN.get(error.code())
     # gRPC itself says RESOURCE_EXHAUSTED of a message that is too large: that is never retried.
     if ours or plain is None or "larger than max" in text:
-        return from_rpc_error(error)
+        return from_rpc_error(error, sent=sent)
     return plain(text)

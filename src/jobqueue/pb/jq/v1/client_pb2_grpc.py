@@ -80,6 +80,11 @@ class ClientServiceStub:
                 request_serializer=jq_dot_v1_dot_client__pb2.WatchJobRequest.SerializeToString,
                 response_deserializer=jq_dot_v1_dot_client__pb2.WatchJobResponse.FromString,
                 _registered_method=True)
+        self.GetLoad = channel.unary_unary(
+                '/jq.v1.ClientService/GetLoad',
+                request_serializer=jq_dot_v1_dot_client__pb2.GetLoadRequest.SerializeToString,
+                response_deserializer=jq_dot_v1_dot_client__pb2.GetLoadResponse.FromString,
+                _registered_method=True)
 
 
 class ClientServiceServicer:
@@ -149,6 +154,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLoad(self, request, context):
+        """Tells how busy this server is. Those who know several servers compare their answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClientServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -196,6 +208,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.WatchJob,
                     request_deserializer=jq_dot_v1_dot_client__pb2.WatchJobRequest.FromString,
                     response_serializer=jq_dot_v1_dot_client__pb2.WatchJobResponse.SerializeToString,
+            ),
+            'GetLoad': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLoad,
+                    request_deserializer=jq_dot_v1_dot_client__pb2.GetLoadRequest.FromString,
+                    response_serializer=jq_dot_v1_dot_client__pb2.GetLoadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -442,6 +459,33 @@ class ClientService:
             '/jq.v1.ClientService/WatchJob',
             jq_dot_v1_dot_client__pb2.WatchJobRequest.SerializeToString,
             jq_dot_v1_dot_client__pb2.WatchJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jq.v1.ClientService/GetLoad',
+            jq_dot_v1_dot_client__pb2.GetLoadRequest.SerializeToString,
+            jq_dot_v1_dot_client__pb2.GetLoadResponse.FromString,
             options,
             channel_credentials,
             insecure,

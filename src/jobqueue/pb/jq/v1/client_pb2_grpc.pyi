@@ -34,6 +34,8 @@ class ClientServiceStub:
     """Reads a job's transitions so far."""
     WatchJob: _aio.UnaryStreamMultiCallable[_client_pb2.WatchJobRequest, _client_pb2.WatchJobResponse]
     """Streams a job's transitions, past ones first, until it is terminal."""
+    GetLoad: _aio.UnaryUnaryMultiCallable[_client_pb2.GetLoadRequest, _client_pb2.GetLoadResponse]
+    """Tells how busy this server is. Those who know several servers compare their answers."""
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     """Submits jobs and follows them."""
@@ -109,5 +111,13 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_client_pb2.WatchJobRequest, _abc.AsyncIterator[_client_pb2.WatchJobResponse]],
     ) -> _abc.AsyncIterator[_client_pb2.WatchJobResponse]:
         """Streams a job's transitions, past ones first, until it is terminal."""
+
+    @_abc_1.abstractmethod
+    def GetLoad(
+        self,
+        request: _client_pb2.GetLoadRequest,
+        context: _aio.ServicerContext[_client_pb2.GetLoadRequest, _abc.Awaitable[_client_pb2.GetLoadResponse]],
+    ) -> _abc.Awaitable[_client_pb2.GetLoadResponse]:
+        """Tells how busy this server is. Those who know several servers compare their answers."""
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _aio.Server) -> None: ...

@@ -117,6 +117,7 @@ class JobEvent(_message.Message):
     CREATED_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_FIELD_NUMBER: _builtins.int
     event_id: _builtins.str
     """"<job_id>:<version>"."""
     job_id: _builtins.str
@@ -151,6 +152,10 @@ class JobEvent(_message.Message):
     def finished(self) -> Global___JobFinished:
         """When DONE or DEAD_LETTERED is entered."""
 
+    @_builtins.property
+    def dead_letter(self) -> Global___DeadLetter:
+        """In the topic of dead letters alone: what the job was."""
+
     def __init__(
         self,
         *,
@@ -168,16 +173,43 @@ class JobEvent(_message.Message):
         created: Global___JobCreated | None = ...,
         failed: Global___JobFailed | None = ...,
         finished: Global___JobFinished | None = ...,
+        dead_letter: Global___DeadLetter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_worker_id", b"_worker_id", "created", b"created", "failed", b"failed", "finished", b"finished", "worker_id", b"worker_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_worker_id", b"_worker_id", "created", b"created", "dead_letter", b"dead_letter", "failed", b"failed", "finished", b"finished", "worker_id", b"worker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_worker_id", b"_worker_id", "attempt", b"attempt", "created", b"created", "detail", b"detail", "event_id", b"event_id", "failed", b"failed", "finished", b"finished", "from_status", b"from_status", "job_id", b"job_id", "queue", b"queue", "reason", b"reason", "timestamp", b"timestamp", "to_status", b"to_status", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_worker_id", b"_worker_id", "attempt", b"attempt", "created", b"created", "dead_letter", b"dead_letter", "detail", b"detail", "event_id", b"event_id", "failed", b"failed", "finished", b"finished", "from_status", b"from_status", "job_id", b"job_id", "queue", b"queue", "reason", b"reason", "timestamp", b"timestamp", "to_status", b"to_status", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__worker_id: _TypeAlias = _typing.Literal["worker_id"]  # noqa: Y015
     _WhichOneofArgType__worker_id: _TypeAlias = _typing.Literal["_worker_id", b"_worker_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__worker_id) -> _WhichOneofReturnType__worker_id | None: ...
 
 Global___JobEvent: _TypeAlias = JobEvent  # noqa: Y015
+
+@_typing.final
+class DeadLetter(_message.Message):
+    """What a job was that ended as a dead letter: enough to look at it, or to submit it elsewhere."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """The task's name."""
+    payload: _builtins.bytes
+    """As it was submitted."""
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        payload: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLetter: _TypeAlias = DeadLetter  # noqa: Y015
 
 @_typing.final
 class JobCreated(_message.Message):

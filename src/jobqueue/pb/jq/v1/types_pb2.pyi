@@ -610,6 +610,8 @@ class Queue(_message.Message):
     RETRY_BASE_SECONDS_FIELD_NUMBER: _builtins.int
     RETRY_MAX_SECONDS_FIELD_NUMBER: _builtins.int
     RETRY_JITTER_FIELD_NUMBER: _builtins.int
+    RETENTION_SECONDS_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_RETENTION_SECONDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     max_retries: _builtins.int
@@ -630,6 +632,12 @@ class Queue(_message.Message):
     """Longest wait before a retry; absent as above."""
     retry_jitter: _builtins.float
     """Share of a wait that is random, 0 to 1; absent as above."""
+    retention_seconds: _builtins.float
+    """Time that DONE jobs are kept; 0 is for ever; absent in a request means: as the server says, now and
+    later.
+    """
+    dead_letter_retention_seconds: _builtins.float
+    """Time that dead letters are kept; 0 is until they are deleted; absent as above."""
     @_builtins.property
     def priority_weights(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """Shares dispatch among priorities by weight; empty means strict priority."""
@@ -653,15 +661,21 @@ class Queue(_message.Message):
         retry_base_seconds: _builtins.float | None = ...,
         retry_max_seconds: _builtins.float | None = ...,
         retry_jitter: _builtins.float | None = ...,
+        retention_seconds: _builtins.float | None = ...,
+        dead_letter_retention_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_max_retries", b"_max_retries", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "max_retries", b"max_retries", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_dead_letter_retention_seconds", b"_dead_letter_retention_seconds", "_max_retries", b"_max_retries", "_retention_seconds", b"_retention_seconds", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "dead_letter_retention_seconds", b"dead_letter_retention_seconds", "max_retries", b"max_retries", "retention_seconds", b"retention_seconds", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_max_retries", b"_max_retries", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "max_retries", b"max_retries", "name", b"name", "paused", b"paused", "priority_weights", b"priority_weights", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_dead_letter_retention_seconds", b"_dead_letter_retention_seconds", "_max_retries", b"_max_retries", "_retention_seconds", b"_retention_seconds", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "dead_letter_retention_seconds", b"dead_letter_retention_seconds", "max_retries", b"max_retries", "name", b"name", "paused", b"paused", "priority_weights", b"priority_weights", "retention_seconds", b"retention_seconds", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
     _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
+    _WhichOneofReturnType__dead_letter_retention_seconds: _TypeAlias = _typing.Literal["dead_letter_retention_seconds"]  # noqa: Y015
+    _WhichOneofArgType__dead_letter_retention_seconds: _TypeAlias = _typing.Literal["_dead_letter_retention_seconds", b"_dead_letter_retention_seconds"]  # noqa: Y015
     _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
     _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015
+    _WhichOneofReturnType__retention_seconds: _TypeAlias = _typing.Literal["retention_seconds"]  # noqa: Y015
+    _WhichOneofArgType__retention_seconds: _TypeAlias = _typing.Literal["_retention_seconds", b"_retention_seconds"]  # noqa: Y015
     _WhichOneofReturnType__retry_base_seconds: _TypeAlias = _typing.Literal["retry_base_seconds"]  # noqa: Y015
     _WhichOneofArgType__retry_base_seconds: _TypeAlias = _typing.Literal["_retry_base_seconds", b"_retry_base_seconds"]  # noqa: Y015
     _WhichOneofReturnType__retry_jitter: _TypeAlias = _typing.Literal["retry_jitter"]  # noqa: Y015
@@ -677,7 +691,11 @@ class Queue(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity) -> _WhichOneofReturnType__capacity | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_letter_retention_seconds) -> _WhichOneofReturnType__dead_letter_retention_seconds | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_retries) -> _WhichOneofReturnType__max_retries | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retention_seconds) -> _WhichOneofReturnType__retention_seconds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_base_seconds) -> _WhichOneofReturnType__retry_base_seconds | None: ...
     @_typing.overload

@@ -100,6 +100,7 @@ class Assignment(_message.Message):
     TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     EXPIRES_IN_SECONDS_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    DEATHS_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """The store's number of the job; reports name it."""
     lease: _builtins.int
@@ -126,6 +127,10 @@ class Assignment(_message.Message):
     """Seconds that the attempt may run."""
     expires_in_seconds: _builtins.float
     """Seconds from the arrival of this message after which it must not be started any more."""
+    deaths: _builtins.int
+    """Workers that died while they held the job. From 2 on a worker runs the job with nothing beside
+    it in the same process, and hands it back if it cannot.
+    """
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """As submitted."""
@@ -147,10 +152,11 @@ class Assignment(_message.Message):
         timeout_seconds: _builtins.float | None = ...,
         expires_in_seconds: _builtins.float | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        deaths: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_in_seconds", b"_expires_in_seconds", "_timeout_seconds", b"_timeout_seconds", "expires_in_seconds", b"expires_in_seconds", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_in_seconds", b"_expires_in_seconds", "_timeout_seconds", b"_timeout_seconds", "attempt", b"attempt", "created_at", b"created_at", "expires_in_seconds", b"expires_in_seconds", "job_id", b"job_id", "labels", b"labels", "lease", b"lease", "max_retries", b"max_retries", "payload", b"payload", "priority", b"priority", "queue", b"queue", "retry_count", b"retry_count", "seq", b"seq", "timeout_seconds", b"timeout_seconds", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_in_seconds", b"_expires_in_seconds", "_timeout_seconds", b"_timeout_seconds", "attempt", b"attempt", "created_at", b"created_at", "deaths", b"deaths", "expires_in_seconds", b"expires_in_seconds", "job_id", b"job_id", "labels", b"labels", "lease", b"lease", "max_retries", b"max_retries", "payload", b"payload", "priority", b"priority", "queue", b"queue", "retry_count", b"retry_count", "seq", b"seq", "timeout_seconds", b"timeout_seconds", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expires_in_seconds: _TypeAlias = _typing.Literal["expires_in_seconds"]  # noqa: Y015
     _WhichOneofArgType__expires_in_seconds: _TypeAlias = _typing.Literal["_expires_in_seconds", b"_expires_in_seconds"]  # noqa: Y015

@@ -1,10 +1,12 @@
 -- The mark; the first time it is made, at the beginning. Every queue counts as just created then,
 -- and every worker that is there as just registered.
--- Answers {event, entry}, or nothing when the term is over. asked: {term}
+-- Answers {event, entry, id, generation}, or nothing when the term is over.
+-- asked: {term, an id, for a store that has none}
 --# include common.lua
 --# include lane.lua
 --# include term.lua
 --# include outbox.lua
+--# include instance.lua
 local before = answered()
 if before then
   return before
@@ -12,8 +14,10 @@ end
 if not stands(asked[1]) then
   return false
 end
+local store = instance(asked[2]) -- before there is a mark
 if redis.call('EXISTS', MARK) == 1 then
-  return redis.call('HMGET', MARK, 'event', 'entry')
+  local mark = redis.call('HMGET', MARK, 'event', 'entry')
+  return {mark[1], mark[2], store[1], store[2]}
 end
 redis.call('HSET', MARK, 'event', '0', 'entry', '0', 'refused', '0')
 local queues = redis.call('SMEMBERS', prefix .. 'queues')
@@ -38,4 +42,4 @@ for _, id in ipairs(redis.call('ZRANGE', prefix .. 'workers', 0, -1)) do
     put('worker_registered', 'worker_id', id, 'incarnation', row[2])
   end
 end
-return answer({'0', '0'})
+return answer({'0', '0', store[1], store[2]})

@@ -1,14 +1,23 @@
 -- Events and entries of the outbox as they were committed, from a position on, each event with the
 -- part of its job that never changes again. A job stays as long as its events: none is without.
 --
--- asked: {event, entry, limit, bytes}. Answers {place, fields, parts or nil}. Of the first event the
--- parts are those of CREATED below and the end of the key's life, of a success those of DONE. Answers
--- nothing when there never was such a position here: another Redis took over, without everything.
+-- asked: {event, entry, limit, bytes, the store that the position is of: {id, generation} or nothing}. Answers {place, fields, parts or nil}. Of the first event the
+-- parts are those of CREATED below and the end of the key's life, of a success those of DONE, of a dead
+-- letter those of LETTER. Answers
+-- nothing when there never was such a position here: another Redis took over, without everything, or
+-- this one was emptied.
 --# include common.lua
 --# include outbox.lua
 local latest = redis.call('HGET', prefix .. 'counters', 'events')
 if tonumber(asked[1]) > tonumber(latest or 0) then
   return false
+end
+local store = asked[5]
+if store then
+  local known = redis.call('HMGET', prefix .. 'instance', 'id', 'generation')
+  if known[1] ~= store[1] or known[2] ~= store[2] then
+    return false
+  end
 end
 local limit, size = asked[3], asked[4]
 local events = redis.call(
@@ -27,6 +36,7 @@ local CREATED = {
   'idempotency_key',
 }
 local DONE = {'retry_count', 'started_at', 'result'}
+local LETTER = {'type', 'payload'}
 local OVERHEAD = 300 -- core.stream
 
 local function key_expiry(id, queue, key)
@@ -45,6 +55,10 @@ local function parts_of(fields)
   elseif to == 'DONE' then
     local row = redis.call('HMGET', document(id), unpack(DONE))
     size = size - #(row[3] or '')
+    return row
+  elseif to == 'DEAD_LETTERED' then
+    local row = redis.call('HMGET', document(id), unpack(LETTER))
+    size = size - #row[2]
     return row
   end
 end

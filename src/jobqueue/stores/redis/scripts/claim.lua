@@ -1,6 +1,6 @@
 -- PENDING -> ASSIGNED for free slots.
 --
--- asked: {claims, assignment timeout, seed, term or nil}. Answers {rows, where it ended before it
+-- asked: {claims, assignment timeout, seed, term or nil, whether workers are told}. Answers {rows, where it ended before it
 -- had looked at all}, or nil when the term is over.
 --
 -- Under a term the workers are not connected to whoever claims, which hears of their end later: what
@@ -40,6 +40,9 @@ expect_events(math.min(slots, 100))
 local rows, kept, ended = fill(asked[1], asked[2], asked[3])
 give_back()
 if #kept > 0 then
+  if asked[5] then
+    tell(ASSIGNED)
+  end
   answer({kept, ended or false})
 end
 return {rows, ended or false}

@@ -1,5 +1,5 @@
 -- Remove a terminal job with its history and key; answers {its state, 1}, or nothing.
--- {its state, 0}: it is kept for the event stream. asked: {id}
+-- {its state, 0}: it is kept for the event stream. asked: {id, the version that it must have (nil: any)}
 --# include common.lua
 --# include lane.lua
 --# include outbox.lua
@@ -9,8 +9,9 @@ if before then
   return before
 end
 local id = asked[1]
-local row = redis.call('HMGET', document(id), 'status', 'queue', 'idempotency_key')
-if row[1] ~= 'DONE' and row[1] ~= 'DEAD_LETTERED' then
+local row = redis.call('HMGET', document(id), 'status', 'queue', 'idempotency_key', 'version')
+local other = asked[2] and row[4] ~= asked[2]
+if row[1] ~= 'DONE' and row[1] ~= 'DEAD_LETTERED' or other then
   return row[1] and {row[1], 1}
 end
 if not passed(id) then

@@ -18,7 +18,7 @@ local function answered()
   return number == call and cmsgpack.unpack(string.sub(kept, colon + 1)) or nil
 end
 
-local WORK, ENDED, CONTROL = 1, 2, 4 -- core.store.Change
+local WORK, ENDED, CONTROL, ASSIGNED = 1, 2, 4, 8 -- core.store.Change
 local changes = {}
 
 local function tell(change)

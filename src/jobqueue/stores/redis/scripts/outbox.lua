@@ -20,7 +20,7 @@ end
 
 local SETTINGS = {
   'name', 'max_retries', 'ttl', 'timeout', 'capacity', 'retry_profile', 'retry_base', 'retry_max',
-  'retry_jitter', 'priority_weights', 'paused', 'created_at',
+  'retry_jitter', 'priority_weights', 'retention', 'dead_letter_retention', 'paused', 'created_at',
 }
 
 -- A queue's settings as fields of an entry.

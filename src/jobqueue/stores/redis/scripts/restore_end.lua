@@ -2,10 +2,12 @@
 -- {'done'}, or nothing if this replay is not the one under way.
 --
 -- asked: {token, queues {name, fields, whether it was deleted}, the last number of a job, of a
--- queue's change, the latest time of creation, whether the stream has all this}
+-- queue's change, the latest time of creation, whether the stream has all this, {id, generation and
+-- what it continues} of the store}
 --# include common.lua
 --# include lane.lua
 --# include outbox.lua
+--# include instance.lua
 --# include restoring.lua
 local before = answered()
 if before then
@@ -36,6 +38,8 @@ if asked[6] then
     'entry', redis.call('HGET', counters, 'outbox') or '0', 'refused', '0'
   )
 end
+local store = asked[7]
+redis.call('HSET', INSTANCE, 'id', store[1], 'generation', store[2], 'continues', store[3])
 redis.call('DEL', RESTORING)
 tell(WORK)
 tell(CONTROL)

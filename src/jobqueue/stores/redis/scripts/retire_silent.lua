@@ -4,6 +4,7 @@
 --# include lane.lua
 --# include term.lua
 --# include outbox.lua
+--# include owners.lua
 local before = answered()
 if before then
   return before
@@ -17,10 +18,11 @@ local silent = redis.call(
 local retired = {}
 for _, id in ipairs(silent) do
   local key = prefix .. 'worker:' .. id
-  local row = redis.call('HMGET', key, 'status', 'incarnation')
+  local row = redis.call('HMGET', key, 'status', 'incarnation', 'owner')
   if row[1] ~= 'OFFLINE' then
     redis.call('HSET', key, 'status', 'OFFLINE')
     redis.call('HDEL', key, 'partition')
+    note_offline(row[3], id)
     put('worker_dead', 'worker_id', id, 'incarnation', row[2])
     retired[#retired + 1] = id
   end

@@ -3,6 +3,7 @@
 -- asked: {id, status, incarnation (nil: whichever)}
 --# include common.lua
 --# include lane.lua
+--# include owners.lua
 local before = answered()
 if before then
   return before
@@ -20,6 +21,7 @@ end
 redis.call('HSET', key, 'status', asked[2])
 if asked[2] == 'OFFLINE' then
   redis.call('HDEL', key, 'partition')
+  note_offline(redis.call('HGET', key, 'owner'), asked[1])
 end
 tell(CONTROL)
 return answer({1})

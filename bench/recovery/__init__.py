@@ -1,0 +1,1 @@
+"""How long the replicated topology takes to recover from faults: real programs on a PostgreSQL."""

@@ -1,0 +1,246 @@
+"""Messages take memory only as long as they have to, and only so much of it for one caller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.message import Message
+
+from jobqueue.access.budgets import Budgets
+from jobqueue.access.policy import Access
+from jobqueue.access.rules import Kind
+from jobqueue.api.grpc import arrivals
+from jobqueue.api.grpc.calls import Calls
+from jobqueue.api.grpc.channel import MIB, MIN_RECEIVE_BYTES
+from jobqueue.api.grpc.door import Door
+from jobqueue.pb.jq.v1 import client_pb2, types_pb2
+from tests import patience
+from tests.cli import processes
+from tests.hostile.frames import Frames, message
+from tests.hostile.target import API_KEYS, Target, metadata
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+SUBMIT = "/jq.v1.ClientService/Submit"
+SUBMIT_BATCH = "/jq.v1.ClientService/SubmitBatch"
+LIST_JOBS = "/jq.v1.ClientService/ListJobs"
+GET_JOB = "/jq.v1.ClientService/GetJob"
+WAIT_JOB = "/jq.v1.ClientService/WaitJob"
+WATCH_JOB = "/jq.v1.ClientService/WatchJob"
+# One caller may have 64 MiB each way, and twice that in answers that came of long polls.
+ROOM_MIB = 200
+
+
+async def submit(channel: grpc.aio.Channel, payload: bytes, name: str = "other") -> str:
+    """A job, over the wire as it is; returns its id."""
+    spec = types_pb2.JobSpec(queue="default", payload=payload)
+    call: Any = channel.unary_unary(
+        SUBMIT,
+        request_serializer=client_pb2.SubmitRequest.SerializeToString,
+        response_deserializer=client_pb2.SubmitResponse.FromString,
+    )
+    request = client_pb2.SubmitRequest(spec=spec)
+    answer = await call(request, metadata=metadata(name), timeout=patience.longest(30))
+    job_id: str = answer.job_id
+    return job_id
+
+
+async def listed(channel: grpc.aio.Channel, name: str) -> grpc.StatusCode:
+    """How a short list of jobs is answered."""
+    call: Any = channel.unary_unary(LIST_JOBS)
+    request = client_pb2.ListJobsRequest(page_size=1).SerializeToString()
+    made = call(request, metadata=metadata(name), timeout=patience.longest(30))
+    code: grpc.StatusCode = await made.code()
+    return code
+
+
+async def settled(target: Target) -> None:
+    """Wait until the server's memory does not grow any more."""
+    highest, quiet = 0.0, 0
+    async with patience.timeout(60):
+        while quiet < 3:
+            now = target.memory_mib("VmRSS")
+            quiet = quiet + 1 if now < highest + 1 else 0
+            highest = max(highest, now)
+            await asyncio.sleep(patience.stretched(0.5))
+
+
+async def test_answers_that_are_not_read_are_bounded(target: Target):
+    """Before, each of them took its memory until its reader came."""
+    async with target.channel() as channel:
+        payload = b'"' + b"x" * (MIB - 1000) + b'"'
+        job_id = await submit(channel, payload)
+        await submit(channel, payload)
+        requests: list[tuple[str, Message]] = [
+            (LIST_JOBS, client_pb2.ListJobsRequest(page_size=2)),
+            (GET_JOB, client_pb2.GetJobRequest(job_id=job_id)),
+            (WAIT_JOB, client_pb2.WaitJobRequest(job_id=job_id, wait_seconds=0)),
+        ]
+        with target.watched() as seen:
+            async with Frames(target.grpc_target, "client") as frames:
+                for _ in range(100):
+                    for method, request in requests:
+                        await frames.call(method, request.SerializeToString())
+                await settled(target)
+                assert not frames.closed
+                # Others are answered.
+                assert await listed(channel, "other") is grpc.StatusCode.OK
+                assert await listed(channel, "operator") is grpc.StatusCode.OK
+        assert seen.grown_mib < ROOM_MIB
+        seen.check_healthy()
+        async with patience.timeout(60):
+            # With the connection that did not read, its caller has room again.
+            while await listed(channel, "client") is not grpc.StatusCode.OK:
+                await asyncio.sleep(0.1)
+
+
+async def test_messages_that_do_not_end_are_bounded(target: Target):
+    """Before, 100 messages of 4 MiB without their last bytes took 400 MiB for ever."""
+    size = MIN_RECEIVE_BYTES
+    unfinished = message(b"\x12" * (size - 1000), size)
+    async with contextlib.AsyncExitStack() as stack:
+        channel = await stack.enter_async_context(target.channel())
+        attackers = [
+            await stack.enter_async_context(Frames(target.grpc_target, name))
+            for name in ("client", "client", "client")
+        ]
+        with target.watched() as seen:
+            left = {
+                (frames, frames.begin(SUBMIT_BATCH)): unfinished
+                for frames in attackers
+                for _ in range(20)
+            }
+            while await _send_on(left):
+                pass
+            assert await listed(channel, "other") is grpc.StatusCode.OK
+            assert await listed(channel, "operator") is grpc.StatusCode.OK
+        assert sum(not rest for rest in left.values()) < 20
+    assert seen.grown_mib < ROOM_MIB
+    seen.check_healthy()
+
+
+async def test_the_message_of_a_watch_is_bounded_like_that_of_a_call(target: Target):
+    """Nobody needs a key to watch the server's health."""
+    size = MIN_RECEIVE_BYTES
+    unfinished = message(b"\x12" * (size - 1000), size)
+    async with Frames(target.grpc_target, "client") as frames:
+        with target.watched() as seen:
+            for method in ("/grpc.health.v1.Health/Watch", WATCH_JOB):
+                left = {(frames, frames.begin(method)): unfinished for _ in range(90)}
+                while await _send_on(left):
+                    pass
+    assert seen.grown_mib < ROOM_MIB
+    seen.check_healthy()
+
+
+async def test_what_was_refused_is_not_kept(target: Target):
+    """Before, the frames of a refused call kept its message until the collector came by."""
+    too_large = b'"' + b"x" * (3 * MIB) + b'"'
+    batch = client_pb2.SubmitBatchRequest(specs=[types_pb2.JobSpec()] * 5_000)
+    async with target.channel() as channel:
+        submit_batch: Any = channel.unary_unary(
+            SUBMIT_BATCH,
+            request_serializer=client_pb2.SubmitBatchRequest.SerializeToString,
+            response_deserializer=client_pb2.SubmitBatchResponse.FromString,
+        )
+        with target.watched() as seen:
+            for _ in range(80):
+                with pytest.raises(grpc.aio.AioRpcError, match="payload"):
+                    await submit(channel, too_large, "client")
+            for _ in range(20):
+                answer = await submit_batch(
+                    batch, metadata=metadata("client"), timeout=patience.longest(30)
+                )
+                assert all(result.HasField("error") for result in answer.results)
+    assert seen.grown_mib < ROOM_MIB / 2
+
+
+async def _send_on(left: dict[tuple[Frames, int], bytes]) -> bool:
+    """Send as much as the server lets in; whether it let in anything for a while."""
+    limit = patience.Limit(3)
+    while not limit.over:
+        sent = 0
+        for (frames, stream), rest in left.items():
+            if rest:
+                now = await frames.send(stream, rest)
+                left[frames, stream] = rest[now:]
+                sent += now
+        if sent:
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A server with few places for calls, and keys."""
+    with processes.server(
+        tmp_path_factory.mktemp("small"),
+        *("--db-url", "memory://", "--worker-concurrency", "0"),
+        JQ_AUTH_API_KEYS=API_KEYS,
+        JQ_LIMITS_CALLS="40",
+        JQ_LIMITS_CALLS_PER_CALLER="20",
+    ) as service:
+        yield Target(service)
+
+
+async def test_callers_whose_messages_do_not_come_leave_places_for_others(small: Target):
+    """Before, two keys held every place for ever, and workers and operators got none."""
+    async with contextlib.AsyncExitStack() as stack:
+        channel = await stack.enter_async_context(small.channel())
+        for name in ("client", "other"):
+            frames = await stack.enter_async_context(Frames(small.grpc_target, name, reads=True))
+            for _ in range(40):
+                frames.begin(SUBMIT_BATCH)
+            async with patience.timeout(30):
+                while len(frames.ended) < 20:  # those that were refused
+                    await frames.moved()
+        for name in ("operator", "worker"):
+            call: Any = channel.unary_unary("/jq.v1.WorkerService/MissingQueues")
+            if name == "operator":
+                call = channel.unary_unary("/jq.v1.OperatorService/ListQueues")
+            await call(b"", metadata=metadata(name), timeout=patience.longest(10))
+
+
+async def answer_at_once(request: Any, context: Any) -> client_pb2.SubmitResponse:
+    """Stands in for a service."""
+    return client_pb2.SubmitResponse(job_id="1")
+
+
+async def test_a_call_ends_whose_message_does_not_come(monkeypatch: pytest.MonkeyPatch):
+    """And its place and its room are free again."""
+    monkeypatch.setattr(arrivals, "LONGEST", 0.5)
+    monkeypatch.setattr(arrivals, "_LOOK", 0.05)
+    budgets = Budgets()
+    server = grpc.aio.server()
+    door = Door(Access(), Calls(), budgets)
+    handler = grpc.unary_unary_rpc_method_handler(
+        answer_at_once,
+        client_pb2.SubmitRequest.FromString,
+        client_pb2.SubmitResponse.SerializeToString,
+    )
+    service = grpc.method_handlers_generic_handler("jq.v1.ClientService", {"Submit": handler})
+    door.before(server).add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with Frames(f"127.0.0.1:{port}", "client", reads=True) as frames:
+            streams = {frames.begin(SUBMIT) for _ in range(80)}  # there is room for 64
+            for stream in streams:
+                await frames.send(stream, message(b"", 100))
+            async with patience.timeout(30):
+                while frames.ended != streams or budgets.under_way(Kind.CALL):
+                    await frames.moved(0.1)
+            stream = await frames.call(SUBMIT, b"")
+            async with patience.timeout(30):
+                while stream not in frames.ended:
+                    await frames.moved()
+            assert frames.received[stream]
+    finally:
+        await server.stop(None)
