@@ -306,6 +306,7 @@ def test_queue_create_takes_its_options(ctl, server):
 def test_how_long_jobs_of_a_queue_are_kept_is_set_and_shown(ctl, server, queue):
     shown = ctl(server.grpc, "queue", "stats", queue).out
     assert re.search(r"Dead letters kept: +until deleted", shown), shown
+    assert re.search(r"DONE jobs kept: +\d+ days?$", shown, re.MULTILINE), shown
     said = ("--retention", "0", "--dead-letter-retention", "90.5")
     assert ctl(server.grpc, "queue", "update", queue, *said).status == 0
     shown = ctl(server.grpc, "queue", "stats", queue).out

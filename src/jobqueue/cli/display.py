@@ -226,6 +226,8 @@ def duration(seconds: float) -> str:
     """A span of time in a unit that fits."""
     if seconds and seconds < 1:
         return f"{seconds * 1000:.3g} ms"
+    if seconds and seconds % _DAY == 0:
+        return counted(int(seconds // _DAY), "day")
     return f"{seconds:.3f}".rstrip("0").rstrip(".") + " s"
 
 
