@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.errors import InvalidArgument, without_trace
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MIN_ITEM_BYTES = 2  # a tag and a length
@@ -33,7 +33,7 @@ class Refused:
     """Takes the place of a request that was not built."""
 
     def __init__(self, error: InvalidArgument) -> None:
-        self.error = error
+        self.error = without_trace(error)
 
 
 @dataclass(slots=True)
