@@ -112,7 +112,7 @@ class Lost:
         """Make room for a replay into the same place."""
         if self._kind == "redis":
             with redis.Redis.from_url(self.url) as client:
-                client.flushall()
+                client.flushdb()
 
 
 @pytest.fixture(params=["redis", "sqlite"])

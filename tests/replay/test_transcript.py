@@ -57,7 +57,7 @@ def test_the_transcript_of_a_lost_store(
     script = "\n".join(line.removeprefix("$ ") for line in lines if line.startswith("$ "))
     script = script.replace("localhost:9092", kafka.bootstrap)
     if kind == "redis":
-        url = urlsplit(request.getfixturevalue("redis_url"))
+        url = urlsplit(request.getfixturevalue("own_redis")().url)  # all of it is emptied
         script = script.replace("redis://localhost:6379", url.geturl())
         script = script.replace(
             "redis-cli -p 6379", f"REDISCLI_AUTH={url.password} redis-cli -p {url.port}"

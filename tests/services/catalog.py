@@ -35,6 +35,7 @@ class Service:
     client: str  # the Python module that tests talk to it with
     units: tuple[str, ...] = ()  # what its packages let the system start at boot
     settings: Mapping[str, str] = field(default_factory=dict)  # of tests' servers
+    shared: Mapping[str, str] = field(default_factory=dict)  # besides, of the one all tests share
     fetch: Callable[[], None] | None = None  # gets it, where its packages are only the tools for it
     can_fetch: Callable[[], bool] = lambda: False  # whether those tools are there
 
@@ -74,6 +75,7 @@ SERVICES = {
             client="redis",
             units=("redis-server.service",),
             settings={"databases": "256"},  # one for each process of a test run
+            shared={"rename-command": 'FLUSHALL ""'},  # it would empty those of the others, too
         ),
         Service(
             name="kafka",

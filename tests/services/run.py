@@ -82,7 +82,8 @@ class Run:
         service = self.need(name)
         if named := self._environment.get(service.variable):
             return named
-        server = service.server(self.place.folder / name, service.settings)
+        settings = {**service.settings, **service.shared}
+        server = service.server(self.place.folder / name, settings)
         if not server.alive():
             self._look_after()
             server.start()

@@ -84,6 +84,14 @@ def test_redis_is_empty(redis_url: str, test: str) -> None:
         client.set("left", "behind")
 
 
+def test_no_test_can_empty_the_redis_databases_of_others(redis_url: str) -> None:
+    with (
+        redis.Redis.from_url(redis_url) as client,
+        pytest.raises(redis.ResponseError, match="unknown command"),
+    ):
+        client.flushall()
+
+
 def test_own_servers_are_nobody_elses(
     postgres_dsn: str, redis_url: str, own_postgres: OwnPostgres, own_redis: OwnRedis
 ) -> None:
