@@ -22,6 +22,7 @@ from jobqueue.api.http.params import (
     ListParams,
     NoParams,
     PageParams,
+    QuickRoute,
     RetryParams,
     WaitParams,
 )
@@ -41,7 +42,7 @@ from jobqueue.core.lifecycle import State, parse_deaths, project
 
 def submit_routes(desk: Desk) -> APIRouter:
     """Where jobs come in."""
-    router = APIRouter(tags=["jobs"])
+    router = APIRouter(tags=["jobs"], route_class=QuickRoute)
 
     @router.post(
         "/jobs",
@@ -139,7 +140,7 @@ async def _key_taken(desk: Desk, result: SubmitResult, view: str) -> Response:
 
 def job_routes(desk: Desk) -> APIRouter:
     """What can be asked of, and done to, one job."""
-    router = APIRouter(tags=["jobs"])
+    router = APIRouter(tags=["jobs"], route_class=QuickRoute)
     one_job = answers({200: (shapes.JobView, "the job")}, 400, 404)
 
     @router.get("/jobs/{job_id}", summary="Read a job", responses=one_job)
