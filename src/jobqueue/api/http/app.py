@@ -39,10 +39,10 @@ def create_app(backend: Backend, *, settings: HttpSettings | None = None) -> Fas
         redirect_slashes=False,
     )
     app.state.desk = desk
-    routers = [
+    routers = [  # tried one by one: those that are asked for most come first
         submit_routes(desk),
-        list_routes(desk),
         job_routes(desk),
+        list_routes(desk),
         event_routes(desk),
         queue_routes(desk),
         worker_routes(desk),
