@@ -26,11 +26,13 @@ from jobqueue.api.grpc.channel import KIB, MIN_RECEIVE_BYTES
 from jobqueue.api.grpc.counting import Refused, counted
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import InvalidArgument, JobQueueError, PermissionDenied
+from jobqueue.core.waiting import turn
 
 CERTIFICATE = "x509_pem_cert"  # in what gRPC knows of a connection: the client's certificate
 
 _MAX_OPEN_BYTES = 1024  # of a message that everybody may send
 _COPIES = 2  # of a message in memory: gRPC's and ours
+_LONG = 16 * KIB  # a message may have so many items that to count and build them takes a while
 _SMALL = 4 * KIB  # messages below that are not counted by their bytes: there are only so many calls
 # What a server that stops still answers: workers that stop as well end their jobs here.
 _UNTIL_THE_END = {
@@ -182,6 +184,8 @@ class Door(grpc.GenericRpcHandler):
                 asked = largest
                 data = await arrivals.read(context)
                 asked = requests.change(account, asked, _weight(data))
+                if len(data) > _LONG:
+                    await turn()
                 request = parse(data)
                 del data
                 if isinstance(request, Refused):
