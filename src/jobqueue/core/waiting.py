@@ -22,6 +22,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TURN = 500  # items: a few milliseconds of conversion
+LONG = 16 * 1024  # bytes: as many items may be in a message, and to build them takes a while
 _FEW = 20  # items that take no longer than the call that brings them
 _SIDE_BY_SIDE = 4  # accounts that do long work in one round of the loop
 
@@ -78,7 +79,7 @@ class _Turns:
     def __init__(self) -> None:
         self._done: dict[str, int] = {}  # in this round, by account
         # By account, the oldest of its tasks first: what is begun ends, and takes no more memory.
-        self._waiting: dict[str, list[tuple[int, int, asyncio.Future[None]]]] = {}
+        self._waiting: dict[str, list[tuple[int, int, int, asyncio.Future[None]]]] = {}
 
     async def take(self, whose: str, size: int) -> None:
         """Wait until there is room for this much."""
@@ -93,7 +94,8 @@ class _Turns:
             self._done[whose] = self._done.get(whose, 0) + size
             return
         future = loop.create_future()
-        heappush(self._waiting.setdefault(whose, []), (number, size, future))
+        # A task that another one has begun after its first turn has the same number.
+        heappush(self._waiting.setdefault(whose, []), (number, next(_numbers), size, future))
         await future
 
     def _fits(self, whose: str, size: int) -> bool:
@@ -106,11 +108,14 @@ class _Turns:
             if len(self._done) == _SIDE_BY_SIDE:
                 break
             line = self._waiting.pop(whose)
-            while line and (line[0][2].done() or self._fits(whose, line[0][1])):
-                _, size, future = heappop(line)
+            while line:
+                _, _, size, future = line[0]
                 if not future.done():  # else its task was cancelled
+                    if not self._fits(whose, size):
+                        break
                     self._done[whose] = self._done.get(whose, 0) + size
                     future.set_result(None)
+                heappop(line)
             if line:
                 self._waiting[whose] = line  # behind the other accounts
         if self._done:
