@@ -58,6 +58,7 @@ class _Protocol(HttpToolsProtocol):
 
     open_connections: Connections
     head_timeout: float
+    read_timeout: float
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,6 +67,7 @@ class _Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._beside_body = 0  # bytes behind the head that are no body: chunk sizes, trailers
         self._head_timer: TimerHandle | None = None
+        self._read_timer: TimerHandle | None = None
         self._certificate = ""  # the name in the client's
         self._handshake: socket.socket | None = None  # of TLS, while that is under way
         self.address = ""
@@ -112,7 +114,31 @@ class _Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.open_connections.leave(self)
         self._head_read()
+        self._answer_read()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._limit_read()
+
+    def resume_writing(self) -> None:
+        self._answer_read()
+        super().resume_writing()
+
+    def _limit_read(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._read_timer = self.loop.call_later(self.read_timeout, self._read_late, unread)
+
+    def _answer_read(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def _read_late(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() < unread:
+            self._limit_read()  # over a slow link a large answer takes a while
+        else:
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -295,6 +321,7 @@ class HttpFace:
                     settings.max_connections, settings.max_connections_per_address
                 ),
                 "head_timeout": settings.head_timeout,
+                "read_timeout": settings.read_timeout,
             },
         )
         tls: dict[str, Any] = {}
