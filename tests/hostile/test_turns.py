@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +26,7 @@ from jobqueue.api.http import bodies, render
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import NotFound
 from jobqueue.core.job import JobSpec, SubmitResult
-from jobqueue.core.waiting import in_turns
+from jobqueue.core.waiting import in_turns, turn
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.engine import Engine
@@ -45,6 +47,7 @@ class Turns:
         self._calls = 0
         self.total = 0
         self.most = 0
+        self.rounds = 0  # of the loop
 
     def count(self, owner: Any, name: str) -> None:
         inner = getattr(owner, name)
@@ -58,6 +61,7 @@ class Turns:
 
     async def run(self) -> None:
         while True:
+            self.rounds += 1
             self.most = max(self.most, self._calls)
             self._calls = 0
             await asyncio.sleep(0)
@@ -197,6 +201,19 @@ async def test_only_a_few_callers_have_a_turn_at_a_time(turns):
     turns.count(batches, "work")
     await asyncio.gather(*(batches.convert(f"caller {n}") for n in range(50)))
     assert (turns.total, turns.most <= 8 * MOST) == (50 * MAX_BATCH, True)
+
+
+async def test_after_a_long_turn_others_have_as_long(turns):
+    """A message that takes long to count is no batch that could be cut. A call takes rounds."""
+
+    async def message() -> None:
+        await turn()
+        rounds.append(turns.rounds)
+        time.sleep(0.15)
+
+    rounds: list[int] = []
+    await asyncio.gather(*(message() for _ in range(4)))
+    assert all(later - sooner > 20 for sooner, later in itertools.pairwise(rounds))
 
 
 async def test_the_batch_that_was_begun_first_is_ended_first():

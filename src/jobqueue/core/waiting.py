@@ -11,6 +11,7 @@ it then runs for ever.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from heapq import heappop, heappush
@@ -25,6 +26,7 @@ TURN = 500  # items: a few milliseconds of conversion
 LONG = 16 * 1024  # bytes: as many items may be in a message, and to build them takes a while
 _FEW = 20  # items that take no longer than the call that brings them
 _SIDE_BY_SIDE = 4  # accounts that do long work in one round of the loop
+_LONG_ROUND = 0.1  # seconds
 
 account: ContextVar[str] = ContextVar("jobqueue_account", default="")
 """Whose work a task does; a face sets it for each call."""
@@ -78,6 +80,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self._done: dict[str, int] = {}  # in this round, by account
+        self._began = 0.0  # the round
         # By account, the oldest of its tasks first: what is begun ends, and takes no more memory.
         self._waiting: dict[str, list[tuple[int, int, int, asyncio.Future[None]]]] = {}
 
@@ -90,7 +93,7 @@ class _Turns:
         loop = asyncio.get_running_loop()
         if whose not in self._waiting and self._fits(whose, size):
             if not self._done:
-                loop.call_soon(self._next_round)
+                self._begin(loop)
             self._done[whose] = self._done.get(whose, 0) + size
             return
         future = loop.create_future()
@@ -101,6 +104,18 @@ class _Turns:
     def _fits(self, whose: str, size: int) -> bool:
         done = self._done.get(whose)
         return len(self._done) < _SIDE_BY_SIDE if done is None else done + size <= TURN
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._began = time.monotonic()  # uvloop's own time stands still during a round
+        loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        """Let others have as long as the round was, if it was long: one call takes many rounds."""
+        took = time.monotonic() - self._began
+        if took > _LONG_ROUND:
+            asyncio.get_running_loop().call_later(took, self._next_round)
+        else:
+            self._next_round()
 
     def _next_round(self) -> None:
         self._done.clear()
@@ -120,7 +135,7 @@ class _Turns:
                 self._waiting[whose] = line  # behind the other accounts
         if self._done:
             # Behind the tasks that were let in just now: they do their work first.
-            asyncio.get_running_loop().call_soon(self._next_round)
+            self._begin(asyncio.get_running_loop())
 
 
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
