@@ -30,11 +30,15 @@ def message(data: bytes, length: int | None = None) -> bytes:
 class Frames:
     """One connection. Its own window for answers is closed unless ``reads`` says otherwise."""
 
-    def __init__(self, target: str, name: str, *, reads: bool = False) -> None:
+    def __init__(
+        self, target: str, name: str, *, reads: bool = False, source: str = "127.0.0.1"
+    ) -> None:
+        """``source``: the address that the connection comes from."""
         self._host, _, port = target.rpartition(":")
         self._port = int(port)
         self._name = name
         self._reads = reads
+        self._source = source
         self._last = -1
         self._initial = 65_535
         self._windows: dict[int, int] = defaultdict(lambda: self._initial)  # 0: the connection's
@@ -44,7 +48,9 @@ class Frames:
         self.closed = False
 
     async def __aenter__(self) -> Frames:
-        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        self._reader, self._writer = await asyncio.open_connection(
+            self._host, self._port, local_addr=(self._source, 0)
+        )
         window = 2**31 - 1 if self._reads else 0
         self._writer.write(_PREFACE)
         self._send(_SETTINGS, 0, 0, _INITIAL_WINDOW.to_bytes(2, "big") + window.to_bytes(4, "big"))

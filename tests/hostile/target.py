@@ -77,7 +77,7 @@ class Target:
         """``tls``: how to speak to a server that does."""
         ready = service.line("ready")
         self.service = service
-        self._tls = tls
+        self.tls = tls
         self.http_port = int(str(ready["http"]).rpartition(":")[2])
         self.grpc_target = str(ready["grpc"])
         self._folder = Path(f"/proc/{service.process.pid}")
@@ -102,9 +102,9 @@ class Target:
 
     def _line(self) -> http.client.HTTPConnection:
         where, timeout = ("127.0.0.1", self.http_port), patience.longest(60)
-        if self._tls is None:
+        if self.tls is None:
             return http.client.HTTPConnection(*where, timeout=timeout)
-        return http.client.HTTPSConnection(*where, timeout=timeout, context=self._tls)
+        return http.client.HTTPSConnection(*where, timeout=timeout, context=self.tls)
 
     def open_files(self) -> int:
         """How many files and sockets the process has."""

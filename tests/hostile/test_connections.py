@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from jobqueue.api.http.face import HttpFace
+from jobqueue.api.http.settings import HttpSettings
+from jobqueue.engine.engine import Engine
+from jobqueue.stores.memory import MemoryStore
 from tests import patience
 from tests.access.certificates import Authority
 from tests.cli import processes
@@ -231,3 +236,50 @@ async def test_requests_that_are_sent_ahead_are_bounded(target: Target) -> None:
             await still_there(target)
     assert seen.grown_mib < 100
     seen.check_healthy()
+
+
+BUNDLE = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def unread(port: int, tls: ssl.SSLContext | None = None) -> socket.socket:
+    """A connection that asks for a large file and takes next to nothing of it."""
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    plain.settimeout(patience.longest(30))
+    plain.connect(("127.0.0.1", port))
+    line = plain if tls is None else tls.wrap_socket(plain, server_hostname="127.0.0.1")
+    line.sendall(BUNDLE)
+    return line
+
+
+def is_closed(line: socket.socket) -> bool:
+    """Whether the server takes no more: what it sent before may still be there to read."""
+    try:
+        line.send(b"\r\n")
+    except ConnectionError:
+        return True
+    return False
+
+
+def test_a_file_that_is_not_read_takes_little_memory(tls_target: Target) -> None:
+    """Before, each connection over TLS held all of it. Nobody needs a key to ask."""
+    with ExitStack() as stack, tls_target.watched() as seen:
+        for _ in range(50):
+            stack.enter_context(unread(tls_target.http_port, tls_target.tls))
+        tls_target.ask("GET", "/docs/swagger-ui-bundle.js", {})
+    assert seen.grown_mib < 40
+    seen.check_healthy()
+
+
+async def test_a_connection_whose_answer_is_not_read_is_closed() -> None:
+    engine = Engine(MemoryStore())
+    await engine.start()
+    face = HttpFace(engine, HttpSettings(read_timeout=0.2))
+    port = await face.start("127.0.0.1", 0)
+    try:
+        with await asyncio.to_thread(unread, port) as line:
+            line.sendall(9 * BUNDLE)  # more than the system's own buffers hold
+            await asyncio.to_thread(patience.until, lambda: is_closed(line), "the connection's end")
+    finally:
+        await face.stop(1.0)
+        await engine.stop()

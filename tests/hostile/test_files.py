@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,6 +215,45 @@ def test_keys_are_read_from_the_file_that_was_judged(
     else:
         with pytest.raises(InvalidArgument, match=r"others may change it \(mode 666\)"):
             KeyFile(good, "auth.jwt_keys_file", MonotonicClock())
+
+
+@pytest.mark.parametrize("name", ["tls.key", "tls.client_ca"])
+@pytest.mark.parametrize("face", ["grpc", "http"])
+def test_keys_and_authorities_of_tls_are_read_from_the_file_that_was_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, face: str
+) -> None:
+    """Before, another file was read than the one that was looked at."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("server", "IP:127.0.0.1,DNS:localhost")
+    file = pair.key if name == "tls.key" else authority.ca
+    right = file.read_bytes()
+    wrong = tmp_path / "wrong"
+    wrong.write_bytes(b"-----BEGIN NOTHING-----")
+    wrong.chmod(0o666)
+    tls = ServerTls(pair.cert, pair.key, authority.ca)
+
+    def exchange_after(looked: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        def look(at: Any, *args: Any, **given: Any) -> os.stat_result:
+            found = looked(at, *args, **given)
+            if found.st_ino == inode and wrong.exists():
+                wrong.rename(file)
+            return found
+
+        return look
+
+    inode = file.stat().st_ino
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", exchange_after(os.fstat))
+        patched.setattr(Path, "stat", exchange_after(Path.stat))
+        if face == "grpc":
+            _, key, client_ca = tls.read()
+            assert (key if name == "tls.key" else client_ca) == right
+        else:
+            context = tls.context()
+            assert len(context.get_ca_certs()) == 1
+    assert file.read_bytes() != right
+    with pytest.raises(InvalidArgument, match=rf"{name}: .*others may .*\(mode 666\)"):
+        tls.check()
 
 
 def test_keys_may_come_through_a_pipe() -> None:

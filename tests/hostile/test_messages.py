@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
-from jobqueue.access.budgets import Budgets
+from jobqueue.access.budgets import Budgets, MessageBytes
 from jobqueue.access.policy import Access
 from jobqueue.access.rules import Kind
 from jobqueue.api.grpc import arrivals
@@ -137,6 +137,46 @@ async def test_the_message_of_a_watch_is_bounded_like_that_of_a_call(target: Tar
                     pass
     assert seen.grown_mib < ROOM_MIB
     seen.check_healthy()
+
+
+async def test_messages_of_many_addresses_are_bounded_together(target: Target):
+    """Before, each address could have one: whoever has networks of addresses had all the memory."""
+    size = MIN_RECEIVE_BYTES
+    unfinished = message(b"\x12" * (size - 1000), size)
+    async with contextlib.AsyncExitStack() as stack:
+        attackers = [
+            await stack.enter_async_context(
+                Frames(target.grpc_target, "client", source=f"127.1.0.{n + 1}")
+            )
+            for n in range(80)
+        ]
+        channel = await stack.enter_async_context(target.channel())
+        with target.watched() as seen:
+            left = {
+                (frames, frames.begin("/grpc.health.v1.Health/Check")): unfinished
+                for frames in attackers
+            }
+            while await _send_on(left):
+                pass
+            # An orchestrator is answered meanwhile.
+            probe: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+            await probe(b"", timeout=patience.longest(30))
+    assert seen.grown_mib < ROOM_MIB
+    seen.check_healthy()
+
+
+async def test_who_has_many_names_or_addresses_has_no_more_room():
+    room = MessageBytes(10)
+    among = [f"address {n}" for n in range(1000)]
+    taken = [account for account in among if room.take(account)]
+    assert len(taken) == 128
+    # The next ones wait for those that were let in beyond what there is, and for no others.
+    waiting = asyncio.create_task(room.wait("address of a newcomer"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    room.change(taken[0], 10, 0)
+    async with patience.timeout(10):
+        await waiting
 
 
 async def test_what_was_refused_is_not_kept(target: Target):

@@ -1,30 +1,42 @@
-"""The largest batch that is allowed leaves the event loop to others, probes above all."""
+"""Large batches leave the event loop to others, probes above all, however many there are."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
-from collections.abc import AsyncIterator
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import grpc.aio
 import pytest
 import pytest_asyncio
 
+from jobqueue.access.callers import EVERY_ROLE, Caller, enter_call
 from jobqueue.access.rules import MAX_BATCH
 from jobqueue.api.grpc import client_servicer, submit_stream
 from jobqueue.api.grpc.codec import work
 from jobqueue.api.grpc.server import GrpcFace
-from jobqueue.api.http import bodies
+from jobqueue.api.http import bodies, render
 from jobqueue.api.http.settings import HttpSettings
-from jobqueue.core.job import JobSpec
+from jobqueue.core.errors import NotFound
+from jobqueue.core.job import JobSpec, SubmitResult
+from jobqueue.core.waiting import in_turns, turn
 from jobqueue.engine import admission
+from jobqueue.engine.batching import Batcher
 from jobqueue.engine.engine import Engine
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2, worker_pb2
 from jobqueue.stores.memory import MemoryStore
+from tests import patience
+from tests.hostile.target import Target, headers, metadata
 
 MOST = 500  # items in one turn of the loop
+BATCHES = 8  # of one caller at a time
 
 
 class Turns:
@@ -35,6 +47,7 @@ class Turns:
         self._calls = 0
         self.total = 0
         self.most = 0
+        self.rounds = 0  # of the loop
 
     def count(self, owner: Any, name: str) -> None:
         inner = getattr(owner, name)
@@ -48,6 +61,7 @@ class Turns:
 
     async def run(self) -> None:
         while True:
+            self.rounds += 1
             self.most = max(self.most, self._calls)
             self._calls = 0
             await asyncio.sleep(0)
@@ -128,3 +142,173 @@ async def test_a_batch_is_judged_in_turns(engine, turns):
     results = await engine.submit(specs)
     assert [n for n, result in enumerate(results) if result.error] == [7]
     assert (turns.total, turns.most <= MOST) == (MAX_BATCH, True)
+
+
+async def test_many_batches_of_a_caller_have_one_turn_over_grpc(client, turns):
+    """Before, each of them had one, and all of them together the loop."""
+    turns.count(client_servicer, "spec_from_pb")
+    turns.count(client_servicer, "result_to_pb")
+    turns.count(admission, "check_spec")
+    batch = client_pb2.SubmitBatchRequest(specs=SPECS)
+    answers = await asyncio.gather(*(client.SubmitBatch(batch) for _ in range(BATCHES)))
+    assert all(len(answer.results) == MAX_BATCH for answer in answers)
+    assert turns.total == 3 * MAX_BATCH * BATCHES
+    assert turns.most <= 2 * MOST  # the counter itself has its turn sooner or later in a round
+
+
+async def test_many_batches_of_a_caller_have_one_turn_over_http(turns):
+    turns.count(bodies, "_spec_or_error")
+    turns.count(render, "_item_answer")
+    body = json.dumps({"jobs": [{"payload": n} for n in range(MAX_BATCH)]}).encode()
+
+    async def submit() -> None:
+        items = await bodies.decode_batch(body, HttpSettings())
+        await render.batch_answer([SubmitResult.refused(NotFound("no queue")) for _ in items])
+
+    await asyncio.gather(*(submit() for _ in range(BATCHES)))
+    assert (turns.total, turns.most <= 2 * MOST) == (2 * MAX_BATCH * BATCHES, True)
+
+
+class Batches:
+    """Conversions of callers' batches."""
+
+    def __init__(self) -> None:
+        self.done: Counter[str] = Counter()  # items by caller
+
+    def work(self, caller: str) -> None:
+        self.done[caller] += 1
+
+    async def convert(self, caller: str) -> None:
+        enter_call(Caller(caller, EVERY_ROLE))
+        await in_turns(self.work, [caller] * MAX_BATCH)
+
+    def begin(self, caller: str) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self.convert(caller)) for _ in range(BATCHES)]
+
+
+async def test_callers_take_turns_whatever_they_have_under_way():
+    batches = Batches()
+    hungry = batches.begin("hungry")
+    await asyncio.sleep(0)
+    await asyncio.create_task(batches.convert("healthy"))
+    assert batches.done["hungry"] <= MAX_BATCH + 4 * MOST
+    await asyncio.gather(*hungry)
+
+
+async def test_only_a_few_callers_have_a_turn_at_a_time(turns):
+    """Who has many addresses is many callers, where nobody has to be known."""
+    batches = Batches()
+    turns.count(batches, "work")
+    await asyncio.gather(*(batches.convert(f"caller {n}") for n in range(50)))
+    assert (turns.total, turns.most <= 8 * MOST) == (50 * MAX_BATCH, True)
+
+
+async def test_after_a_long_turn_others_have_as_long(turns):
+    """A message that takes long to count is no batch that could be cut. A call takes rounds."""
+
+    async def message() -> None:
+        await turn()
+        rounds.append(turns.rounds)
+        time.sleep(0.15)
+
+    rounds: list[int] = []
+    await asyncio.gather(*(message() for _ in range(4)))
+    assert all(later - sooner > 20 for sooner, later in itertools.pairwise(rounds))
+
+
+async def test_the_batch_that_was_begun_first_is_ended_first():
+    """Batches that wait for a turn take the memory of their bytes only."""
+    batches = Batches()
+    stages: list[int] = []
+
+    async def serve(batch: int) -> None:
+        for _ in range(3):  # it is read, judged and answered
+            await batches.convert("hungry")
+            stages.append(batch)
+
+    await asyncio.gather(*map(serve, range(BATCHES)))
+    assert stages == sorted(stages)
+
+
+async def test_a_batch_that_is_given_up_leaves_its_turn_to_others():
+    batches = Batches()
+    *given_up, last = batches.begin("hungry")
+    await asyncio.sleep(0)
+    for batch in given_up:
+        batch.cancel()
+    await last
+    assert batches.done["hungry"] <= MAX_BATCH + MOST
+
+
+async def test_writes_of_callers_take_turns():
+    """Before, a job waited until everything was written that others had sent before."""
+    written: list[str] = []
+
+    async def flush(calls: Sequence[str]) -> list[None]:
+        await asyncio.sleep(0)
+        written.extend(calls)
+        return [None] * len(calls)
+
+    batcher: Batcher[str, None] = Batcher(flush, limit=1, weigh=lambda call: 1)
+
+    async def submit(caller: str) -> None:
+        enter_call(Caller(caller, EVERY_ROLE))
+        await batcher.add(caller)
+
+    await asyncio.gather(*(submit(caller) for caller in ["hungry"] * BATCHES + ["healthy"] * 2))
+    assert written[:4] == ["hungry", "healthy", "hungry", "healthy"]
+
+
+MANY = 40
+ATTACKS = {
+    "grpc, refused": types_pb2.JobSpec(),
+    "grpc, written": types_pb2.JobSpec(payload=b"1"),
+    "http": None,
+}
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_a_healthy_caller_does_not_wait_for_all_batches_of_another(
+    target: Target, attack: str
+):
+    """Before, it waited for nearly as long as the attack took."""
+    waits: list[float] = []
+    spec = ATTACKS[attack]
+    now = asyncio.get_running_loop().time
+
+    async def healthy(channel: grpc.aio.Channel) -> None:
+        stub: Any = client_pb2_grpc.ClientServiceStub(channel)
+        job = client_pb2.SubmitRequest(spec=types_pb2.JobSpec(payload=b"1"))
+        while True:
+            began = now()
+            await stub.Submit(job, metadata=metadata("other"), timeout=patience.longest(60))
+            waits.append(now() - began)
+
+    with ThreadPoolExecutor(MANY) as threads:
+        async with target.channel() as channel, target.channel() as attackers:
+            calling = asyncio.create_task(healthy(channel))
+            await asyncio.to_thread(patience.until, lambda: len(waits) > 3, "calls of a caller")
+            waits.clear()
+            began = now()
+            with target.watched() as seen:
+                if spec is None:
+                    body = json.dumps({"jobs": [{}] * MAX_BATCH})
+                    post = partial(target.ask, "POST", "/jobs/batch", headers("client"), body)
+                    loop = asyncio.get_running_loop()
+                    asked = (loop.run_in_executor(threads, post) for _ in range(MANY))
+                    statuses = {status for status, _ in await asyncio.gather(*asked)}
+                    assert statuses == {400}
+                else:
+                    call: Any = attackers.unary_unary("/jq.v1.ClientService/SubmitBatch")
+                    batch = client_pb2.SubmitBatchRequest(specs=[spec] * MAX_BATCH)
+                    shown = {"metadata": metadata("client"), "timeout": patience.longest(200)}
+                    data = batch.SerializeToString()
+                    await asyncio.gather(*(call(data, **shown) for _ in range(MANY)))
+            took = now() - began
+            calling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await calling
+    assert max(waits) < took / 4, f"{max(waits):.1f} s of {took:.1f} s"
+    seen.check_healthy()

@@ -108,22 +108,27 @@ class Place:
 class MessageBytes:
     """Bytes of messages in memory: of requests until their answers, or of answers until they left.
 
-    A caller who has none always gets room for a message. Others wait, each caller in its own line.
+    A caller who has none gets room for a message even if there is none left, until all together
+    have twice their room: who has many names or addresses has no more. Others wait, each caller in
+    its own line.
     """
 
-    def __init__(self, largest: int) -> None:
+    def __init__(self, largest: int, *, per_caller: int = _MESSAGES_PER_CALLER) -> None:
         """``largest``: what is taken for a message whose size is not known yet."""
         self.largest = largest
-        self._budget = Budget(
-            _HUNGRY_CALLERS * _MESSAGES_PER_CALLER * largest, _MESSAGES_PER_CALLER * largest
-        )
+        self._budget = Budget(_HUNGRY_CALLERS * per_caller * largest, per_caller * largest)
         self._count = Count("bytes", self._budget)
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @property
+    def wanted(self) -> bool:
+        """Whether callers wait for room."""
+        return bool(self._waiting)
+
+    @property
     def scarce(self) -> bool:
         """Whether callers wait for what others have."""
-        return bool(self._waiting) and self._count.scarce(self.largest)
+        return self.wanted and self._count.scarce(self.largest)
 
     def take(self, account: str) -> bool:
         """Take room for a message, unless others were there before or there is none."""
@@ -172,7 +177,9 @@ class MessageBytes:
         return self._count.of.get(account, 0) if account else self._count.total
 
     def _room(self, account: str) -> bool:
-        return not self._held(account) or not self._count.lacking(account, self.largest)
+        if not self._count.lacking(account, self.largest):
+            return True
+        return not self._held(account) and self._count.total < 2 * self._budget.in_all
 
     def _let_in(self) -> None:
         while self._waiting:

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from jobqueue.core import waiting
+
 
 class Role(enum.StrEnum):
     """What somebody is there for. A caller may have several."""
@@ -73,3 +75,4 @@ def current_caller() -> Caller:
 def enter_call(caller: Caller) -> None:
     """Make it the caller of the current task, and of the tasks that it starts."""
     _current.set(caller)
+    waiting.account.set(caller.account)

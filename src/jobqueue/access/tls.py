@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import ssl
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from jobqueue.core.errors import InvalidArgument
 
@@ -27,15 +29,29 @@ class ServerTls:
 
     def check(self) -> None:
         """InvalidArgument, naming the setting, for what cannot be used."""
-        for name, file in (("cert", self.cert), ("key", self.key), ("client_ca", self.client_ca)):
-            if file is not None:
-                read_pem(file, f"tls.{name}")
-        check_private(self.key, "tls.key")
-        check_owner(self.key, "tls.key")
-        if self.client_ca is not None:
-            check_unchangeable(self.client_ca, "tls.client_ca")
-            check_owner(self.client_ca, "tls.client_ca")
-        _check_pair(self.cert, self.key, self.client_ca, "tls")
+        self.read()
+        self.context()
+
+    def read(self) -> tuple[bytes, bytes, bytes | None]:
+        """The certificate, the key and the authorities."""
+        cert = read_pem(self.cert, "tls.cert")
+        key = read_pem(self.key, "tls.key", check_private, check_owner)
+        return cert, key, self._read_client_ca()
+
+    def context(self) -> ssl.SSLContext:
+        """The same, as OpenSSL uses it. A client may show a certificate, but need not."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _load_pair(context, self.cert, self.key, check_private, check_owner)
+        client_ca = self._read_client_ca()
+        if client_ca is not None:
+            _load_roots(context, client_ca, f"{self.client_ca}", "tls.client_ca")
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    def _read_client_ca(self) -> bytes | None:
+        if self.client_ca is None:
+            return None
+        return read_pem(self.client_ca, "tls.client_ca", check_unchangeable, check_owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +90,26 @@ class Credentials:
             return
         if (tls.cert is None) != (tls.key is None):
             raise InvalidArgument("tls", "a client certificate takes both cert and key")
-        for name, file in (("tls.ca", tls.ca), ("tls.cert", tls.cert), ("tls.key", tls.key)):
-            if file is not None:
-                read_pem(file, name)
-        if tls.key is not None:
-            check_private(tls.key, "tls.key")
+        read_client_files(tls)
         if tls.cert is not None and tls.key is not None:
-            _check_pair(Path(tls.cert), Path(tls.key), None, "tls")
+            _load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls.cert, tls.key, check_private)
         if tls.ca is not None:
-            check_unchangeable(tls.ca, "tls.ca")
-            check_roots(Path(tls.ca), "tls.ca")
+            check_roots(tls.ca, "tls.ca", check_unchangeable)
 
 
-def read_judged(
-    file: PathText,
-    where: str,
-    largest: int,
-    *judges: Callable[[PathText, str, os.stat_result], None],
-) -> bytes:
-    """A file's content. It is opened once, and judged before it is read.
+def read_client_files(tls: Tls) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """A client's authorities, its key and its certificate."""
+    ca = None if tls.ca is None else read_pem(tls.ca, "tls.ca", check_unchangeable)
+    key = None if tls.key is None else read_pem(tls.key, "tls.key", check_private)
+    return ca, key, None if tls.cert is None else read_pem(tls.cert, "tls.cert")
+
+
+Judge = Callable[[PathText, str, os.stat_result], None]
+
+
+@contextmanager
+def _opened(file: PathText, where: str, judges: tuple[Judge, ...]) -> Iterator[BinaryIO]:
+    """A file that is opened once, and judged before it is read.
 
     A file that is judged by its name may be another one by the time that it is opened.
     """
@@ -104,9 +121,15 @@ def read_judged(
             for judge in judges:
                 judge(file, where, found)
             os.set_blocking(number, True)
-            content = stream.read(largest + 1)
+            yield stream
     except OSError as error:
         raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
+
+
+def read_judged(file: PathText, where: str, largest: int, *judges: Judge) -> bytes:
+    """A file's content."""
+    with _opened(file, where, judges) as stream:
+        content = stream.read(largest + 1)
     if len(content) > largest:
         raise InvalidArgument(where, f"{file}: is larger than {largest} bytes")
     return content
@@ -118,13 +141,12 @@ def check_regular(file: PathText, where: str, found: os.stat_result) -> None:
         raise InvalidArgument(where, f"{file}: is not a regular file")
 
 
-def check_private(file: PathText, where: str, found: os.stat_result | None = None) -> None:
+def check_private(file: PathText, where: str, found: os.stat_result) -> None:
     """Refuse a file of secrets that others may read or change.
 
     Its group may read it: so a secret that Kubernetes mounts belongs to the group of the pod.
-    ``found`` is what the file that was opened says of itself.
     """
-    mode = (found or _status(file, where)).st_mode & 0o777
+    mode = found.st_mode & 0o777
     if mode & _TOO_OPEN:
         raise InvalidArgument(
             where,
@@ -132,21 +154,21 @@ def check_private(file: PathText, where: str, found: os.stat_result | None = Non
         )
 
 
-def check_unchangeable(file: PathText, where: str, found: os.stat_result | None = None) -> None:
+def check_unchangeable(file: PathText, where: str, found: os.stat_result) -> None:
     """Refuse a file that says whom to trust, and that others may change."""
-    mode = (found or _status(file, where)).st_mode & 0o777
+    mode = found.st_mode & 0o777
     if mode & _CHANGEABLE:
         raise InvalidArgument(
             where, f"{file}: others may change it (mode {mode:03o}); run chmod go-w {file}"
         )
 
 
-def check_owner(file: PathText, where: str, found: os.stat_result | None = None) -> None:
+def check_owner(file: PathText, where: str, found: os.stat_result) -> None:
     """Refuse the file of another user where we are root, who can read every file.
 
     Anybody else can read it only because its owner wants that.
     """
-    owner = (found or _status(file, where)).st_uid
+    owner = found.st_uid
     if os.geteuid() == 0 and owner != 0:
         raise InvalidArgument(
             where,
@@ -155,45 +177,39 @@ def check_owner(file: PathText, where: str, found: os.stat_result | None = None)
         )
 
 
-def _status(file: PathText, where: str) -> os.stat_result:
-    try:
-        return Path(file).stat()
-    except OSError as error:
-        raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
-
-
-def read_pem(file: PathText, where: str) -> bytes:
+def read_pem(file: PathText, where: str, *judges: Judge) -> bytes:
     """A file's content."""
-    try:
-        with Path(file).open("rb") as stream:
-            content = stream.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
-    if len(content) > _MAX_BYTES or b"-----BEGIN " not in content:
+    content = read_judged(file, where, _MAX_BYTES, *judges)
+    if b"-----BEGIN " not in content:
         raise InvalidArgument(where, f"{file}: is not a PEM file")
     return content
 
 
-def _check_pair(cert: Path, key: Path, client_ca: Path | None, where: str) -> None:
+def _load_pair(context: ssl.SSLContext, cert: PathText, key: PathText, *judges: Judge) -> None:
     """gRPC would only say that nothing works; OpenSSL says what."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(cert, key, password=_no_password)
-    except (ssl.SSLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise InvalidArgument(
-            where, f"{cert} and {key} are not a certificate and its key: {reason}"
-        ) from None
-    if client_ca is not None:
-        check_roots(client_ca, f"{where}.client_ca")
+    with _opened(key, "tls.key", judges) as stream:
+        try:
+            # OpenSSL takes names only. This one is that of the file which was judged.
+            opened = f"/dev/fd/{stream.fileno()}"
+            context.load_cert_chain(cert, opened, password=_no_password)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise InvalidArgument(
+                "tls", f"{cert} and {key} are not a certificate and its key: {reason}"
+            ) from None
 
 
-def check_roots(file: Path, where: str) -> None:
+def check_roots(file: PathText, where: str, *judges: Judge) -> None:
     """A file with authorities."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    content = read_pem(file, where, *judges)
+    _load_roots(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), content, f"{file}", where)
+
+
+def _load_roots(context: ssl.SSLContext, content: bytes, file: str, where: str) -> None:
     try:
-        context.load_verify_locations(file)
-    except (ssl.SSLError, OSError, ValueError):
+        # What is not ASCII is a comment.
+        context.load_verify_locations(cadata=content.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError):
         raise InvalidArgument(where, f"{file}: holds no certificate") from None
 
 

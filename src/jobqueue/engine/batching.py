@@ -1,6 +1,7 @@
 """Natural batching: while one batch is in flight the next one fills.
 
-No timers, and no added latency when idle: a call that finds nothing in flight goes at once.
+No timers, and no added latency when idle: a call that finds nothing in flight goes at once. Where
+more waits than one batch holds, accounts take turns.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from jobqueue.core.errors import Unavailable
+from jobqueue.core.waiting import account
 
 Call = TypeVar("Call")
 Answer = TypeVar("Answer")
@@ -20,8 +22,9 @@ class Batcher(Generic[Call, Answer]):
     """Coalesces concurrent calls into one flush at a time, or a few where that helps.
 
     A second flush is begun beside one in flight only once enough waits for it to be worth one.
-    ``flush`` gets the calls in order and returns one answer each; if it raises, every call of
-    that batch gets the error. A call is never split, and never dropped once its flush began.
+    ``flush`` gets the calls, those of one account in their order, and returns one answer each; if
+    it raises, every call of that batch gets the error. A call is never split, and never dropped
+    once its flush began.
     """
 
     def __init__(
@@ -38,7 +41,8 @@ class Batcher(Generic[Call, Answer]):
         self._weigh = weigh
         self._lanes = lanes
         self._worth = worth
-        self._waiting: deque[tuple[Call, asyncio.Future[Answer]]] = deque()
+        # By account, the next one first.
+        self._waiting: dict[str, deque[tuple[Call, asyncio.Future[Answer]]]] = {}
         self._weight = 0  # of what waits
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -48,7 +52,7 @@ class Batcher(Generic[Call, Answer]):
         if self._closed:
             raise Unavailable("shutting down")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((call, future))
+        self._waiting.setdefault(account.get(), deque()).append((call, future))
         self._weight += self._weigh(call)
         busy = len(self._tasks)
         if not busy or (busy < self._lanes and self._weight >= self._worth):
@@ -83,7 +87,11 @@ class Batcher(Generic[Call, Answer]):
         batch: list[tuple[Call, asyncio.Future[Answer]]] = []
         weight = 0
         while self._waiting and weight < self._limit:
-            call, future = self._waiting.popleft()
+            whose = next(iter(self._waiting))
+            line = self._waiting.pop(whose)
+            call, future = line.popleft()
+            if line:
+                self._waiting[whose] = line  # behind the other accounts
             own = self._weigh(call)
             self._weight -= own
             if future.cancelled():  # the caller gave up before anything happened

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from jobqueue.access.tls import check_roots, read_pem
+from jobqueue.access.tls import check_roots
 from jobqueue.config import Settings
 from jobqueue.core.dispatch import DispatchStore, HintSource
 from jobqueue.core.errors import InvalidArgument, Unavailable
@@ -112,8 +111,7 @@ def kafka(settings: Settings) -> KafkaSettings:
             "sasl.password": chosen.password.get_secret_value(),
         }
     if chosen.tls_ca:
-        read_pem(chosen.tls_ca, "kafka.tls_ca")
-        check_roots(Path(chosen.tls_ca), "kafka.tls_ca")
+        check_roots(chosen.tls_ca, "kafka.tls_ca")
         security["ssl.ca.location"] = chosen.tls_ca
     told = topics(settings)
     # An event carries the payload or the result, whatever else it says fits into the margin.

@@ -13,7 +13,11 @@ from jobqueue.core.errors import InvalidArgument, Unavailable
 # Seconds. 16 MiB over a slow link take a while, but not where others wait for the room.
 LONGEST = 120.0
 LONGEST_IF_SCARCE = 10.0
+# What everybody may send comes with its call's headers.
+LONGEST_OPEN = 10.0
+LONGEST_OPEN_IF_WANTED = 2.0
 _LOOK = 5.0
+_LOOK_IF_OPEN = 1.0
 
 
 class Arrivals:
@@ -22,10 +26,10 @@ class Arrivals:
     One timer looks after all of them: nearly every message is there when it is asked for.
     """
 
-    def __init__(self, room: MessageBytes, *, hurried: bool = False) -> None:
-        """``hurried``: there is no time for slow links, whoever waits."""
+    def __init__(self, room: MessageBytes, *, is_open: bool = False) -> None:
+        """``is_open``: everybody may send these messages, and they are short."""
         self._room = room
-        self._hurried = hurried
+        self._is_open = is_open
         self._since: dict[asyncio.Task[Any], float] = {}  # the oldest first
         self._late: dict[asyncio.Task[Any], float] = {}  # and how long they had
         self._timer: asyncio.TimerHandle | None = None
@@ -37,7 +41,7 @@ class Arrivals:
         loop = task.get_loop()
         self._since[task] = loop.time()
         if self._timer is None:
-            self._timer = loop.call_later(_LOOK, self._look)
+            self._look_later(loop)
         try:
             message = await context.read()
         except asyncio.CancelledError:
@@ -57,12 +61,20 @@ class Arrivals:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
-        hurried = self._hurried or self._room.scarce
-        longest = LONGEST_IF_SCARCE if hurried else LONGEST
+        longest = self._longest()
         for task, since in self._since.items():
             if now - since < longest:
                 break
             if task not in self._late:
                 self._late[task] = longest
                 task.cancel()
-        self._timer = loop.call_later(_LOOK, self._look)
+        self._look_later(loop)
+
+    def _longest(self) -> float:
+        if self._is_open:
+            return LONGEST_OPEN_IF_WANTED if self._room.wanted else LONGEST_OPEN
+        return LONGEST_IF_SCARCE if self._room.scarce else LONGEST
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        pause = _LOOK_IF_OPEN if self._is_open else _LOOK
+        self._timer = loop.call_later(pause, self._look)

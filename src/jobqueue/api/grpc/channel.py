@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from jobqueue.access.policy import AUTHORIZATION
-from jobqueue.access.tls import Credentials, ServerTls, Tls, read_pem
+from jobqueue.access.tls import Credentials, ServerTls, Tls, read_client_files
 from jobqueue.core.errors import Conflict
 from jobqueue.core.forking import FORKS
 
@@ -163,19 +163,16 @@ FORKS.join(_IN_USE, last=True)
 def _channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
     if tls is None:
         return None
+    ca, key, cert = read_client_files(tls)
     return grpc.ssl_channel_credentials(
-        root_certificates=None if tls.ca is None else read_pem(tls.ca, "tls.ca"),
-        private_key=None if tls.key is None else read_pem(tls.key, "tls.key"),
-        certificate_chain=None if tls.cert is None else read_pem(tls.cert, "tls.cert"),
+        root_certificates=ca, private_key=key, certificate_chain=cert
     )
 
 
 def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
     """What a server shows; with a client CA, it takes only clients that show one of its own."""
     tls.check()
-    ca = None if tls.client_ca is None else read_pem(tls.client_ca, "tls.client_ca")
+    cert, key, ca = tls.read()
     return grpc.ssl_server_credentials(
-        [(read_pem(tls.key, "tls.key"), read_pem(tls.cert, "tls.cert"))],
-        root_certificates=ca,
-        require_client_auth=ca is not None,
+        [(key, cert)], root_certificates=ca, require_client_auth=ca is not None
     )

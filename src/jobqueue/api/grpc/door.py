@@ -26,10 +26,12 @@ from jobqueue.api.grpc.channel import KIB, MIN_RECEIVE_BYTES
 from jobqueue.api.grpc.counting import Refused, counted
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import InvalidArgument, JobQueueError, PermissionDenied
+from jobqueue.core.waiting import LONG, turn
 
 CERTIFICATE = "x509_pem_cert"  # in what gRPC knows of a connection: the client's certificate
 
 _MAX_OPEN_BYTES = 1024  # of a message that everybody may send
+_OPEN_MESSAGES = 4  # such messages of one address that may be on their way
 _COPIES = 2  # of a message in memory: gRPC's and ours
 _SMALL = 4 * KIB  # messages below that are not counted by their bytes: there are only so many calls
 # What a server that stops still answers: workers that stop as well end their jobs here.
@@ -74,9 +76,9 @@ class Door(grpc.GenericRpcHandler):
         self._requests = MessageBytes(max_message_bytes)
         self._answers = MessageBytes(max_message_bytes)
         # Of those who are not known: what they send takes no room from the others.
-        self._open = MessageBytes(max_message_bytes)
+        self._open = MessageBytes(max_message_bytes, per_caller=_OPEN_MESSAGES)
         self._arrivals = Arrivals(self._requests)
-        self._open_arrivals = Arrivals(self._open, hurried=True)
+        self._open_arrivals = Arrivals(self._open, is_open=True)
         self._behind: list[grpc.GenericRpcHandler] = []
         self._kept: dict[str, _Handler] = {}
 
@@ -182,6 +184,8 @@ class Door(grpc.GenericRpcHandler):
                 asked = largest
                 data = await arrivals.read(context)
                 asked = requests.change(account, asked, _weight(data))
+                if len(data) > LONG:
+                    await turn()
                 request = parse(data)
                 del data
                 if isinstance(request, Refused):

@@ -41,7 +41,7 @@ from jobqueue.core.texts import (
     MAX_TYPE_LENGTH,
     QUEUE_NAME,
 )
-from jobqueue.core.waiting import in_turns
+from jobqueue.core.waiting import LONG, in_turns, turn
 
 
 def _stated(description: str, **schema: Any) -> Meta:
@@ -302,6 +302,8 @@ async def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | Jo
 
     The items are counted before they are built: three bytes are enough for one.
     """
+    if len(body) > LONG:
+        await turn()
     if body.count(b",") >= settings.max_batch_jobs:
         _count(body, settings)
     whole = None

@@ -58,6 +58,7 @@ class _Protocol(HttpToolsProtocol):
 
     open_connections: Connections
     head_timeout: float
+    read_timeout: float
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,6 +67,7 @@ class _Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._beside_body = 0  # bytes behind the head that are no body: chunk sizes, trailers
         self._head_timer: TimerHandle | None = None
+        self._read_timer: TimerHandle | None = None
         self._certificate = ""  # the name in the client's
         self._handshake: socket.socket | None = None  # of TLS, while that is under way
         self.address = ""
@@ -112,7 +114,31 @@ class _Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.open_connections.leave(self)
         self._head_read()
+        self._answer_read()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._limit_read()
+
+    def resume_writing(self) -> None:
+        self._answer_read()
+        super().resume_writing()
+
+    def _limit_read(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._read_timer = self.loop.call_later(self.read_timeout, self._read_late, unread)
+
+    def _answer_read(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def _read_late(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() < unread:
+            self._limit_read()  # over a slow link a large answer takes a while
+        else:
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -198,8 +224,9 @@ class _Protocol(HttpToolsProtocol):
 class _Server(uvicorn.Server):
     """uvicorn's server without signal handlers and without polling."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
+        self._tls = tls
         self.listening = asyncio.Event()
         self.stopping = asyncio.Event()
         self.grace = 0.0
@@ -211,7 +238,7 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        context = self.config.ssl
+        context = self._tls
         if context is None:
             await super().startup(sockets=sockets)
         else:
@@ -260,10 +287,12 @@ class HttpFace:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which is a free one if 0 was asked for."""
-        config = self._config()  # says what is wrong with a certificate before a port is taken
+        # Says what is wrong with a certificate before a port is taken.
+        tls = None if self._settings.tls is None else self._settings.tls.context()
+        config = self._config()
         sockets = await open_sockets(Endpoint(host, port, "http.host", "http.port"))
         bound: int = sockets[0].getsockname()[1]
-        server = self._server = _Server(config)
+        server = self._server = _Server(config, tls)
         self._task = asyncio.create_task(server.serve(sockets), name="http-face")
         listening = asyncio.create_task(server.listening.wait())
         await asyncio.wait([self._task, listening], return_when=asyncio.FIRST_COMPLETED)
@@ -271,7 +300,7 @@ class HttpFace:
         if self._task.done():
             await self._task
             raise Unavailable(f"http: the server on {host}:{bound} ended at start")
-        _log.info("listening", extra={"host": host, "port": bound, "tls": config.is_ssl})
+        _log.info("listening", extra={"host": host, "port": bound, "tls": tls is not None})
         return bound
 
     async def stop(self, grace: float = 5.0) -> None:
@@ -295,19 +324,11 @@ class HttpFace:
                     settings.max_connections, settings.max_connections_per_address
                 ),
                 "head_timeout": settings.head_timeout,
+                "read_timeout": settings.read_timeout,
             },
         )
-        tls: dict[str, Any] = {}
-        if settings.tls is not None:
-            settings.tls.check()
-            tls = {"ssl_certfile": settings.tls.cert, "ssl_keyfile": settings.tls.key}
-            if settings.tls.client_ca is not None:
-                # Not required: probes have none, and the door asks everybody else.
-                tls["ssl_ca_certs"] = str(settings.tls.client_ca)
-                tls["ssl_cert_reqs"] = ssl.CERT_OPTIONAL
         return uvicorn.Config(
             self.app,
-            **tls,
             http=protocol,
             ws="none",
             loop="none",

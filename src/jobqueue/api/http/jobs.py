@@ -106,7 +106,7 @@ def submit_routes(desk: Desk) -> APIRouter:
             SubmitResult.refused(item) if isinstance(item, JobQueueError) else next(submitted)
             for item in items
         ]
-        told = render.batch_answer(results)
+        told = await render.batch_answer(results)
         if not told.refused:
             return reply(told, 202)
         if told.refused < len(results):

@@ -43,6 +43,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL, VIEWS, Reason, State, project
 from jobqueue.core.progress import Progress
+from jobqueue.core.waiting import in_turns
 from jobqueue.logs import timestamp
 
 _ANY_JSON = msgspec.json.Decoder(Raw)
@@ -140,17 +141,9 @@ def page_view(page: Page, view: str, longest: int) -> JobPage:
     )
 
 
-def batch_answer(results: Sequence[SubmitResult]) -> BatchAnswer:
+async def batch_answer(results: Sequence[SubmitResult]) -> BatchAnswer:
     """Show what became of a batch."""
-    items = [
-        ItemAnswer(
-            index=index,
-            status=result.status.value,
-            job_id=result.job_id or None,
-            error=None if result.error is None else detail(result.error),
-        )
-        for index, result in enumerate(results)
-    ]
+    items = await in_turns(_item_answer, list(enumerate(results)))
     count = dict.fromkeys(SubmitStatus, 0)
     for result in results:
         count[result.status] += 1
@@ -159,6 +152,16 @@ def batch_answer(results: Sequence[SubmitResult]) -> BatchAnswer:
         duplicate=count[SubmitStatus.DUPLICATE],
         refused=count[SubmitStatus.REFUSED],
         results=items,
+    )
+
+
+def _item_answer(item: tuple[int, SubmitResult]) -> ItemAnswer:
+    index, result = item
+    return ItemAnswer(
+        index=index,
+        status=result.status.value,
+        job_id=result.job_id or None,
+        error=None if result.error is None else detail(result.error),
     )
 
 

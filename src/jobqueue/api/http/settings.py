@@ -38,6 +38,7 @@ class HttpSettings:
     view: str = "canonical"
     request_timeout: float = 30.0
     head_timeout: float = 10.0  # for the handshake of TLS, and for a request's line and headers
+    read_timeout: float = 60.0  # for the other side to read something of its answer
     keep_alive: float = 15.0  # an idle connection is closed after this
     max_wait: float = 30.0  # longest long poll
     stream_timeout: float = 600.0  # longest event stream
