@@ -27,6 +27,7 @@ _WORDS = {
     Kind.CALL: "calls",
     Kind.WAIT: "waits",
     Kind.STREAM: "streams",
+    Kind.SUBMIT_STREAM: "submit streams",
     Kind.WATCH: "watches",
 }
 # Room for a fleet of two thousand workers with one key, and for an app that waits for many jobs.
@@ -35,6 +36,7 @@ DEFAULTS: Mapping[Kind, Budget] = {
     Kind.CALL: Budget(4_000, 2_000),
     Kind.WAIT: Budget(40_000, 20_000),
     Kind.STREAM: Budget(8_000, 4_000),
+    Kind.SUBMIT_STREAM: Budget(128, 32),  # who gets none submits by calls
     Kind.WATCH: Budget(1_000, 100),  # no setting: an orchestrator has a few
 }
 

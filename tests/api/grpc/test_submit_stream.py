@@ -366,7 +366,19 @@ async def test_answers_that_nobody_reads_stop_the_reading():
             await asyncio.sleep(0)
             return client_pb2.SubmitStreamRequest(number=self.read_so_far)
 
-        async def write(self, answer: object) -> None:
+        def keep(self) -> int:
+            return 0
+
+        def forget(self, kept: int) -> None:
+            pass
+
+        async def room_for(self, results: int) -> int:
+            return 0
+
+        def pack(self, answer: object, taken: int) -> object:
+            return answer
+
+        async def send(self, answer: object) -> None:
             await asyncio.Event().wait()
 
     async def submit(specs: object) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
+from jobqueue.api.grpc.calls import Calls, end, server_stopping
 from jobqueue.api.grpc.channel import BATCH_ITEMS
 from jobqueue.api.grpc.codec.work import (
     leases_from_pb,
@@ -14,6 +14,7 @@ from jobqueue.api.grpc.codec.work import (
     report_from_pb,
 )
 from jobqueue.api.grpc.desk import Desk
+from jobqueue.api.grpc.duplex import Duplex
 from jobqueue.api.grpc.errors import error_to_pb
 from jobqueue.api.grpc.outgoing import Outgoing
 from jobqueue.core.errors import Conflict, Internal, InvalidArgument, JobQueueError
