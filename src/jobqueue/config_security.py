@@ -110,8 +110,8 @@ class LimitsSection(Section):
     streams_per_caller: Int = setting(4_000, "The same of one caller.", "streams", ge=1, le=10**9)
     submit_streams: Int = setting(
         128,
-        "Streams at a time that clients submit on over gRPC; the SDK submits by plain calls where it"
-        " gets none.",
+        "Streams at a time that clients submit on over gRPC; an SDK that gets none submits by plain"
+        " calls.",
         "streams",
         ge=1,
         le=10**9,

@@ -39,6 +39,7 @@ class Frames:
         self._initial = 65_535
         self._windows: dict[int, int] = defaultdict(lambda: self._initial)  # 0: the connection's
         self._moved = asyncio.Event()
+        self.answered: set[int] = set()  # streams whose answer has begun
         self.ended: set[int] = set()  # streams that the server has ended
         self.received: dict[int, int] = defaultdict(int)  # bytes of answers by stream
         self.closed = False
@@ -139,6 +140,9 @@ class Frames:
             self.received[stream] += len(data)
             if self._reads and data:
                 self._send(_WINDOW, 0, 0, len(data).to_bytes(4, "big"))
+        elif kind == _HEADERS:
+            self.answered.add(stream)
+            self._moved.set()
         elif kind == _GOAWAY:
             self.closed = True
         if kind == _RESET or (kind in (_DATA, _HEADERS) and flags & _END_STREAM):

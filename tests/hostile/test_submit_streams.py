@@ -68,13 +68,14 @@ async def test_half_messages_on_submit_streams_are_bounded(target: Target):
 
 async def test_a_client_without_a_place_for_its_stream_submits_by_calls():
     """A fleet of apps has one key. Before there were few places, each of them had a stream."""
-    async with serving(limits__submit_streams_per_caller="1") as server:
-        async with contextlib.AsyncExitStack() as stack:
-            for n in range(3):
-                app = await stack.enter_async_context(over_grpc(server, "web"))
-                specs = [JobSpec(payload=b"1", key=f"{n}-{job}") for job in range(40)]
-                async with patience.timeout(30):
-                    alone = await asyncio.gather(*(app.submit([spec]) for spec in specs))
-                    again = await app.submit(specs)
-                assert [result.unwrap() for (result,) in alone] == [r.unwrap() for r in again]
-                assert len({result.job_id for result in again}) == 40
+    async with contextlib.AsyncExitStack() as stack:
+        limits = serving(limits__submit_streams_per_caller="1")
+        server = await stack.enter_async_context(limits)
+        for n in range(3):
+            app = await stack.enter_async_context(over_grpc(server, "web"))
+            specs = [JobSpec(payload=b"1", key=f"{n}-{job}") for job in range(40)]
+            async with patience.timeout(30):
+                alone = await asyncio.gather(*(app.submit([spec]) for spec in specs))
+                again = await app.submit(specs)
+            assert [result.unwrap() for (result,) in alone] == [r.unwrap() for r in again]
+            assert len({result.job_id for result in again}) == 40
