@@ -46,9 +46,8 @@ class Frames:
 
     async def __aenter__(self) -> Frames:
         self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
-        window = 2**31 - 1 if self._reads else 0
         self._writer.write(_PREFACE)
-        self._send(_SETTINGS, 0, 0, _INITIAL_WINDOW.to_bytes(2, "big") + window.to_bytes(4, "big"))
+        self._set_window(2**31 - 1 if self._reads else 0)
         self._windows[0] = self._initial
         self._listening = asyncio.create_task(self._listen())
         return self
@@ -65,6 +64,14 @@ class Frames:
             await self._listening
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
+
+    def read(self) -> None:
+        """Take answers from now on."""
+        self._reads = True
+        self._set_window(2**31 - 1)
+
+    def _set_window(self, window: int) -> None:
+        self._send(_SETTINGS, 0, 0, _INITIAL_WINDOW.to_bytes(2, "big") + window.to_bytes(4, "big"))
 
     def begin(self, method: str) -> int:
         """Send the headers of a call; returns its stream."""
@@ -138,6 +145,7 @@ class Frames:
             self._send(_PING, _ACK, 0, data)
         elif kind == _DATA:
             self.received[stream] += len(data)
+            self._moved.set()
             if self._reads and data:
                 self._send(_WINDOW, 0, 0, len(data).to_bytes(4, "big"))
         elif kind == _HEADERS:

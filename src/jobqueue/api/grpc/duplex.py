@@ -133,6 +133,24 @@ class Duplex(Generic[Request, Response]):
         """Send a message; one writer at a time."""
         await self.send(self.pack(message))
 
+    def count_unsent(self, amount: int) -> None:
+        """So many bytes more wait to be sent; less, if the amount is below 0."""
+        if amount and not self._closed:
+            self._unsent += amount
+            self._answers.change(self._account, max(0, -amount), max(0, amount))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the caller may have another answer."""
+        if not self._answers.take(self._account):
+            return False
+        self._answers.change(self._account, self._answers.largest, 0)
+        return True
+
+    async def until_room(self) -> None:
+        """Wait until the caller may have another answer."""
+        await take_room(self._answers, self._account, 0)
+
     def close(self) -> None:
         """The stream has ended: nothing of it counts any more."""
         self._closed = True
