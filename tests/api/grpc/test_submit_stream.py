@@ -28,7 +28,6 @@ from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 from tests import patience
 
-
 # With a stream, and at a server that has no place for one.
 both_ways = pytest.mark.parametrize("port", ["stream", "calls"], indirect=True)
 
