@@ -41,7 +41,8 @@ async def test_answers_of_submit_streams_that_are_not_read_are_bounded(target: T
             assert not frames.closed
             assert await listed(channel, "other") is grpc.StatusCode.OK
             assert await listed(channel, "operator") is grpc.StatusCode.OK
-    assert seen.grown_mib < ROOM_MIB
+    # Batches that wait for the room of their answers are in memory as well.
+    assert seen.grown_mib < ROOM_MIB * 1.5
     seen.check_healthy()
 
 
