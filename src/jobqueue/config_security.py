@@ -102,13 +102,23 @@ class LimitsSection(Section):
     waits_per_caller: Int = setting(20_000, "The same of one caller.", "calls", ge=1, le=10**9)
     streams: Int = setting(
         8_000,
-        "Streams at a time: each worker has one, each client that submits over gRPC has one or"
-        " more, and each watch of a job is one.",
+        "Streams at a time: each worker has one, and each watch of a job is one.",
         "streams",
         ge=1,
         le=10**9,
     )
     streams_per_caller: Int = setting(4_000, "The same of one caller.", "streams", ge=1, le=10**9)
+    submit_streams: Int = setting(
+        128,
+        "Streams at a time that clients submit on over gRPC; an SDK that gets none submits by plain"
+        " calls.",
+        "streams",
+        ge=1,
+        le=10**9,
+    )
+    submit_streams_per_caller: Int = setting(
+        32, "The same of one caller.", "streams", ge=1, le=10**9
+    )
     workers_per_caller: Int = setting(
         10_000,
         "Workers that one caller may have registered at a time, where callers are known; 0 = no"

@@ -43,6 +43,7 @@ class Frames:
         self._initial = 65_535
         self._windows: dict[int, int] = defaultdict(lambda: self._initial)  # 0: the connection's
         self._moved = asyncio.Event()
+        self.answered: set[int] = set()  # streams whose answer has begun
         self.ended: set[int] = set()  # streams that the server has ended
         self.received: dict[int, int] = defaultdict(int)  # bytes of answers by stream
         self.closed = False
@@ -51,9 +52,8 @@ class Frames:
         self._reader, self._writer = await asyncio.open_connection(
             self._host, self._port, local_addr=(self._source, 0)
         )
-        window = 2**31 - 1 if self._reads else 0
         self._writer.write(_PREFACE)
-        self._send(_SETTINGS, 0, 0, _INITIAL_WINDOW.to_bytes(2, "big") + window.to_bytes(4, "big"))
+        self._set_window(2**31 - 1 if self._reads else 0)
         self._windows[0] = self._initial
         self._listening = asyncio.create_task(self._listen())
         return self
@@ -70,6 +70,14 @@ class Frames:
             await self._listening
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
+
+    def read(self) -> None:
+        """Take answers from now on."""
+        self._reads = True
+        self._set_window(2**31 - 1)
+
+    def _set_window(self, window: int) -> None:
+        self._send(_SETTINGS, 0, 0, _INITIAL_WINDOW.to_bytes(2, "big") + window.to_bytes(4, "big"))
 
     def begin(self, method: str) -> int:
         """Send the headers of a call; returns its stream."""
@@ -143,8 +151,12 @@ class Frames:
             self._send(_PING, _ACK, 0, data)
         elif kind == _DATA:
             self.received[stream] += len(data)
+            self._moved.set()
             if self._reads and data:
                 self._send(_WINDOW, 0, 0, len(data).to_bytes(4, "big"))
+        elif kind == _HEADERS:
+            self.answered.add(stream)
+            self._moved.set()
         elif kind == _GOAWAY:
             self.closed = True
         if kind == _RESET or (kind in (_DATA, _HEADERS) and flags & _END_STREAM):

@@ -19,10 +19,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 SUBMIT_STREAM = "/jq.v1.ClientService/SubmitStream"
 LIST_JOBS = "/jq.v1.ClientService/ListJobs"
 WAIT_JOB = "/jq.v1.ClientService/WaitJob"
+WATCH_JOB = "/jq.v1.ClientService/WatchJob"
 WATCH_HEALTH = "/grpc.health.v1.Health/Watch"
 SMALL = {
     f"JQ_LIMITS_{kind}{whose}": number
-    for kind in ("CALLS", "WAITS", "STREAMS")
+    for kind in ("CALLS", "WAITS", "STREAMS", "SUBMIT_STREAMS")
     for whose, number in (("", "6"), ("_PER_CALLER", "4"))
 }
 
@@ -77,7 +78,13 @@ async def when_allowed(channel: grpc.aio.Channel, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "what"), [(LIST_JOBS, "calls"), (WAIT_JOB, "waits"), (SUBMIT_STREAM, "streams")]
+    ("method", "what"),
+    [
+        (LIST_JOBS, "calls"),
+        (WAIT_JOB, "waits"),
+        (WATCH_JOB, "streams"),
+        (SUBMIT_STREAM, "submit streams"),
+    ],
 )
 async def test_a_caller_has_only_so_much_under_way(small: Target, method: str, what: str):
     """A call whose message does not come is under way, too."""

@@ -16,14 +16,17 @@ import pytest
 import typer
 
 from jobqueue import JobQueue
+from jobqueue.api.grpc.channel import KIB
 from jobqueue.cli import ctl_events, display, program
 from jobqueue.core.errors import Code, JobFailed
-from jobqueue.core.job import Event
+from jobqueue.core.job import Event, JobSpec
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.stream import JobEvent
+from jobqueue.pb.jq.v1 import client_pb2
 from tests import patience
-from tests.hostile.known_callers import serving
+from tests.hostile.frames import Frames
+from tests.hostile.known_callers import over_grpc, serving
 
 pytestmark = pytest.mark.req("inp:PROD")
 
@@ -122,3 +125,19 @@ async def test_what_a_stranger_says_to_http_is_no_line_of_the_log(
         assert (await patience.wait_for(reader.readline(), 30)).startswith(answered)
         writer.close()
     assert [line.message for line in caplog.records if line.levelno > logging.INFO] == []
+
+
+async def test_callers_that_leave_while_they_are_answered_fill_no_log(
+    caplog: pytest.LogCaptureFixture,
+):
+    """gRPC wrote an error with its traceback for each of them."""
+    async with serving(known=False) as server:
+        async with over_grpc(server, "web") as backend:
+            (result,) = await backend.submit([JobSpec(payload=b"x" * 500 * KIB)])
+        request = client_pb2.GetJobRequest(job_id=result.unwrap()).SerializeToString()
+        async with Frames(server.grpc_target, "client") as frames:
+            stream = await frames.call("/jq.v1.ClientService/GetJob", request)
+            async with patience.timeout(30):
+                while stream not in frames.answered:
+                    await frames.moved()
+    assert [line.message for line in caplog.records if line.levelno > logging.WARNING] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
@@ -116,7 +116,7 @@ async def test_messages_that_do_not_end_are_bounded(target: Target):
                 for frames in attackers
                 for _ in range(20)
             }
-            while await _send_on(left):
+            while await send_on(left):
                 pass
             assert await listed(channel, "other") is grpc.StatusCode.OK
             assert await listed(channel, "operator") is grpc.StatusCode.OK
@@ -133,7 +133,7 @@ async def test_the_message_of_a_watch_is_bounded_like_that_of_a_call(target: Tar
         with target.watched() as seen:
             for method in ("/grpc.health.v1.Health/Watch", WATCH_JOB):
                 left = {(frames, frames.begin(method)): unfinished for _ in range(90)}
-                while await _send_on(left):
+                while await send_on(left):
                     pass
     assert seen.grown_mib < ROOM_MIB
     seen.check_healthy()
@@ -201,7 +201,7 @@ async def test_what_was_refused_is_not_kept(target: Target):
     assert seen.grown_mib < ROOM_MIB / 2
 
 
-async def _send_on(left: dict[tuple[Frames, int], bytes]) -> bool:
+async def send_on(left: dict[tuple[Frames, int], bytes]) -> bool:
     """Send as much as the server lets in; whether it let in anything for a while."""
     limit = patience.Limit(3)
     while not limit.over:
@@ -248,6 +248,23 @@ async def test_callers_whose_messages_do_not_come_leave_places_for_others(small:
             await call(b"", metadata=metadata(name), timeout=patience.longest(10))
 
 
+@contextlib.asynccontextmanager
+async def behind_a_door(
+    handler: grpc.RpcMethodHandler[Any, Any], name: str, budgets: Budgets | None = None
+) -> AsyncIterator[str]:
+    """A server whose ClientService has this one method; gives its address."""
+    server = grpc.aio.server()
+    door = Door(Access(), Calls(), budgets)
+    service = grpc.method_handlers_generic_handler("jq.v1.ClientService", {name: handler})
+    door.before(server).add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
 async def answer_at_once(request: Any, context: Any) -> client_pb2.SubmitResponse:
     """Stands in for a service."""
     return client_pb2.SubmitResponse(job_id="1")
@@ -258,29 +275,57 @@ async def test_a_call_ends_whose_message_does_not_come(monkeypatch: pytest.Monke
     monkeypatch.setattr(arrivals, "LONGEST", 0.5)
     monkeypatch.setattr(arrivals, "_LOOK", 0.05)
     budgets = Budgets()
-    server = grpc.aio.server()
-    door = Door(Access(), Calls(), budgets)
     handler = grpc.unary_unary_rpc_method_handler(
         answer_at_once,
         client_pb2.SubmitRequest.FromString,
         client_pb2.SubmitResponse.SerializeToString,
     )
-    service = grpc.method_handlers_generic_handler("jq.v1.ClientService", {"Submit": handler})
-    door.before(server).add_generic_rpc_handlers((service,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        async with Frames(f"127.0.0.1:{port}", "client", reads=True) as frames:
-            streams = {frames.begin(SUBMIT) for _ in range(80)}  # there is room for 64
-            for stream in streams:
-                await frames.send(stream, message(b"", 100))
-            async with patience.timeout(30):
-                while frames.ended != streams or budgets.under_way(Kind.CALL):
-                    await frames.moved(0.1)
-            stream = await frames.call(SUBMIT, b"")
+    async with (
+        behind_a_door(handler, "Submit", budgets) as target,
+        Frames(target, "client", reads=True) as frames,
+    ):
+        streams = {frames.begin(SUBMIT) for _ in range(80)}  # there is room for 64
+        for stream in streams:
+            await frames.send(stream, message(b"", 100))
+        async with patience.timeout(30):
+            while frames.ended != streams or budgets.under_way(Kind.CALL):
+                await frames.moved(0.1)
+        stream = await frames.call(SUBMIT, b"")
+        async with patience.timeout(30):
+            while stream not in frames.ended:
+                await frames.moved()
+        assert frames.received[stream]
+
+
+async def test_a_batch_has_no_effect_before_its_answer_has_room():
+    """Before, all that came had its effect, and took memory for an answer that nobody read."""
+    begun = 0
+
+    async def submit_batch(request: Any, context: Any) -> client_pb2.SubmitBatchResponse:
+        nonlocal begun
+        begun += 1
+        results = [client_pb2.SubmitResult(job_id="x" * 500)] * len(request.specs)
+        return client_pb2.SubmitBatchResponse(results=results)
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        submit_batch,
+        client_pb2.SubmitBatchRequest.FromString,
+        client_pb2.SubmitBatchResponse.SerializeToString,
+    )
+    batch = client_pb2.SubmitBatchRequest(specs=[types_pb2.JobSpec()] * 10_000)
+    data = message(batch.SerializeToString())
+    async with behind_a_door(handler, "SubmitBatch") as target:
+        async with Frames(target, "client") as frames:
+            left = {(frames, frames.begin(SUBMIT_BATCH)): data for _ in range(60)}
+            while await send_on(left):
+                pass
+            assert not any(left.values())  # they came, and there is room for 26 such answers
+            assert 20 < begun < 30
+            assert not frames.ended
+        async with Frames(target, "client", reads=True) as frames:
+            stream = frames.begin(SUBMIT_BATCH)
+            assert await frames.send(stream, data, end=True) == len(data)
             async with patience.timeout(30):
                 while stream not in frames.ended:
                     await frames.moved()
             assert frames.received[stream]
-    finally:
-        await server.stop(None)

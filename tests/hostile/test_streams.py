@@ -9,8 +9,13 @@ import grpc.aio
 import pytest
 
 from jobqueue.access.rules import MAX_REPORT_BATCHES
+from jobqueue.api.grpc.channel import KIB, MIB
+from jobqueue.core.job import JobSpec
+from jobqueue.core.lifecycle import State
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
 from tests import patience
+from tests.hostile.frames import Frames, message
+from tests.hostile.known_callers import over_grpc, serving
 from tests.hostile.target import Target, metadata
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -112,3 +117,36 @@ async def test_the_drains_of_a_worker_that_does_not_read_are_not_kept(target: Ta
         assert seen.grown_mib < ROOM_MIB
         seen.check_healthy()
         call.cancel()
+
+
+async def test_a_worker_that_does_not_read_is_sent_no_more_jobs():
+    """Before, all that its slots were good for was read from the store and kept for it."""
+    jobs, size, room = 400, 500 * KIB, 64 * MIB
+    worker = types_pb2.WorkerInfo(
+        id="deaf", incarnation=7, hostname="h", pid=1, queues=["default"], concurrency=jobs
+    )
+    hello = worker_pb2.ConnectRequest(hello=worker_pb2.Hello(worker=worker))
+    slots = worker_pb2.ConnectRequest(slots=jobs)
+    async with (
+        serving(known=False, scheduler__batch_size="10") as server,
+        over_grpc(server, "ops") as ops,
+    ):
+        payload = b"x" * size  # of all of them: the store has it once
+        for _ in range(jobs):
+            await server.backend.submit([JobSpec(payload=payload)])
+        async with Frames(server.grpc_target, "worker") as frames:
+            stream = frames.begin(CONNECT)
+            for one in (hello, slots):
+                await frames.send(stream, message(one.SerializeToString()))
+            assigned, before = 0, -1
+            async with patience.timeout(60):
+                while assigned != before or not assigned:
+                    await asyncio.sleep(patience.stretched(1))
+                    before = assigned
+                    assigned = (await ops.queue_stats("default")).depth[State.ASSIGNED]
+            assert room / size / 2 < assigned < room / size + 20
+            # When it reads, it gets the rest.
+            frames.read()
+            async with patience.timeout(60):
+                while frames.received[stream] < jobs * size:
+                    await frames.moved()

@@ -209,7 +209,9 @@ async def test_after_a_long_turn_others_have_as_long(turns):
     async def message() -> None:
         await turn()
         rounds.append(turns.rounds)
-        time.sleep(0.15)
+        began = time.thread_time()
+        while time.thread_time() - began < 0.15:
+            pass
 
     rounds: list[int] = []
     await asyncio.gather(*(message() for _ in range(4)))

@@ -27,6 +27,7 @@ _WORDS = {
     Kind.CALL: "calls",
     Kind.WAIT: "waits",
     Kind.STREAM: "streams",
+    Kind.SUBMIT_STREAM: "submit streams",
     Kind.WATCH: "watches",
 }
 # Room for a fleet of two thousand workers with one key, and for an app that waits for many jobs.
@@ -35,6 +36,7 @@ DEFAULTS: Mapping[Kind, Budget] = {
     Kind.CALL: Budget(4_000, 2_000),
     Kind.WAIT: Budget(40_000, 20_000),
     Kind.STREAM: Budget(8_000, 4_000),
+    Kind.SUBMIT_STREAM: Budget(128, 32),  # who gets none submits by calls
     Kind.WATCH: Budget(1_000, 100),  # no setting: an orchestrator has a few
 }
 
@@ -130,9 +132,13 @@ class MessageBytes:
         """Whether callers wait for what others have."""
         return self.wanted and self._count.scarce(self.largest)
 
+    def has_room(self, account: str) -> bool:
+        """Whether a caller may have another message: others of it do not wait, and there is room."""
+        return account not in self._waiting and self._room(account)
+
     def take(self, account: str) -> bool:
-        """Take room for a message, unless others were there before or there is none."""
-        if account in self._waiting or not self._room(account):
+        """Take room for a message; False if there is none."""
+        if not self.has_room(account):
             return False
         self._count.add(account, self.largest)
         return True

@@ -19,6 +19,7 @@ class Kind(enum.Enum):
     CALL = "call"
     WAIT = "wait"  # a long poll
     STREAM = "stream"
+    SUBMIT_STREAM = "submit stream"  # fewer: half a message of each may be in memory, unseen
     WATCH = "watch"  # a stream of those who are not known: it takes no room from the others
 
 
@@ -33,6 +34,7 @@ class Rule:
     items: Mapping[str, int] = field(default_factory=dict)
     changes: bool = False  # the audit log has a line for it
     reads: bool = False  # changes nothing, and answers with as much as there is
+    results: str = ""  # the list of the request that is answered with a result for each item
 
 
 MAX_BATCH = 10_000  # jobs in one message
@@ -67,9 +69,11 @@ RULES: dict[str, Rule] = {
     "server.status": Rule(_OPERATOR),
     "server.load": Rule(_CLIENT | _WORKER),
     "job.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
-    "job.submit_batch": Rule(_CLIENT, items={"specs": MAX_BATCH, "specs.labels": MAX_LABELS}),
+    "job.submit_batch": Rule(
+        _CLIENT, items={"specs": MAX_BATCH, "specs.labels": MAX_LABELS}, results="specs"
+    ),
     "job.submit_stream": Rule(
-        _CLIENT, Kind.STREAM, {"specs": MAX_BATCH, "specs.labels": MAX_LABELS}
+        _CLIENT, Kind.SUBMIT_STREAM, {"specs": MAX_BATCH, "specs.labels": MAX_LABELS}
     ),
     "job.read": Rule(_READER, reads=True),
     "job.result": Rule(_READER, reads=True),

@@ -106,12 +106,12 @@ class _Turns:
         return len(self._done) < _SIDE_BY_SIDE if done is None else done + size <= TURN
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._began = time.monotonic()  # uvloop's own time stands still during a round
+        self._began = time.thread_time()  # not the time that other programs took from this one
         loop.call_soon(self._end)
 
     def _end(self) -> None:
         """Let others have as long as the round was, if it was long: one call takes many rounds."""
-        took = time.monotonic() - self._began
+        took = time.thread_time() - self._began
         if took > _LONG_ROUND:
             asyncio.get_running_loop().call_later(took, self._next_round)
         else:

@@ -259,4 +259,5 @@ class Scheduler:
         for one in assigned:
             by_queue[one.queue] = by_queue.get(one.queue, 0) + 1
         self._observer.scheduled(time.perf_counter() - began, by_queue)
+        await asyncio.sleep(0)  # who has enough withdraws its slots now, before the next batch
         return plan.left_out or any(filled for _, filled in plan.filled(assigned))

@@ -81,6 +81,7 @@ def budgets(settings: Settings) -> dict[Kind, Budget]:
         Kind.CALL: Budget(limits.calls, limits.calls_per_caller),
         Kind.WAIT: Budget(limits.waits, limits.waits_per_caller),
         Kind.STREAM: Budget(limits.streams, limits.streams_per_caller),
+        Kind.SUBMIT_STREAM: Budget(limits.submit_streams, limits.submit_streams_per_caller),
     }
 
 

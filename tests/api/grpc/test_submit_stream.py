@@ -9,7 +9,10 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import pytest_asyncio
 
+from jobqueue.access.budgets import Budget, Budgets
+from jobqueue.access.rules import Kind
 from jobqueue.api.grpc import submit_stream
 from jobqueue.api.grpc.calls import Calls
 from jobqueue.api.grpc.remote import GrpcBackend
@@ -24,6 +27,16 @@ from jobqueue.core.errors import (
 from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2
 from tests import patience
+
+# With a stream, and at a server that has no place for one.
+both_ways = pytest.mark.parametrize("port", ["stream", "calls"], indirect=True)
+
+
+@pytest_asyncio.fixture
+async def port(engine, serve, request) -> int:
+    places = 0 if getattr(request, "param", "") == "calls" else 32
+    budgets = Budgets({Kind.SUBMIT_STREAM: Budget(places, places)})
+    return (await serve(engine, budgets=budgets))[1]
 
 
 def one(key=None, payload=b"x"):
@@ -54,6 +67,7 @@ async def settled(tasks):
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@both_ways
 async def test_concurrent_calls_share_messages(engine, remote):
     await remote.submit(one())  # the stream is open
     engine.batches.clear()
@@ -71,6 +85,7 @@ async def test_a_lone_call_is_not_kept_waiting(remote):
     assert not limit.over
 
 
+@both_ways
 async def test_only_so_many_batches_are_in_flight(engine, remote):
     tasks = await crowd(engine, remote, 10)
     engine.submit_gate.set()
@@ -93,6 +108,7 @@ async def test_a_refused_item_harms_no_other_caller(remote):
 
 
 @pytest.mark.parametrize("size", [1024 * 1024 + 1, 6 * 1024 * 1024])
+@both_ways
 async def test_an_oversized_payload_is_refused_alone(remote, size):
     large = JobSpec(payload=b"x" * size)
     for specs in ([large], [JobSpec(payload=b"x"), large, JobSpec(payload=b"y")]):
@@ -123,6 +139,7 @@ async def test_nobody_there_is_said_at_once():
 
 
 @pytest.mark.req("jq:NFR-005")
+@both_ways
 async def test_a_lost_answer_without_a_key_is_unknown(engine, proxy, through_proxy):
     await through_proxy.submit(one())
     engine.submit_gate.clear()
@@ -136,6 +153,7 @@ async def test_a_lost_answer_without_a_key_is_unknown(engine, proxy, through_pro
     assert again.status is SubmitStatus.ACCEPTED
 
 
+@both_ways
 async def test_a_lost_answer_with_keys_is_asked_for_again(engine, proxy, through_proxy):
     await through_proxy.submit(one())
     engine.submit_gate.clear()
@@ -150,6 +168,7 @@ async def test_a_lost_answer_with_keys_is_asked_for_again(engine, proxy, through
     assert await stored(engine) == 3
 
 
+@both_ways
 async def test_what_was_not_sent_survives_a_break(engine, proxy, through_proxy):
     tasks = await crowd(engine, through_proxy, MAX_IN_FLIGHT + 5)
     proxy.cut()
@@ -249,6 +268,7 @@ async def test_an_unreachable_server_is_waited_for_only_so_long(engine, proxy):
     await backend.stop()
 
 
+@both_ways
 async def test_a_caller_that_goes_away_harms_nobody(engine, remote):
     await remote.submit(one())
     engine.submit_gate.clear()
@@ -262,6 +282,7 @@ async def test_a_caller_that_goes_away_harms_nobody(engine, remote):
     assert all(isinstance(result, list) for result in results[1::2])
 
 
+@both_ways
 async def test_stop_tells_what_did_not_happen(engine, port):
     backend = GrpcBackend(f"127.0.0.1:{port}", timeout=patience.stretched(5))
     tasks = await crowd(engine, backend, MAX_IN_FLIGHT + 1)
@@ -366,7 +387,19 @@ async def test_answers_that_nobody_reads_stop_the_reading():
             await asyncio.sleep(0)
             return client_pb2.SubmitStreamRequest(number=self.read_so_far)
 
-        async def write(self, answer: object) -> None:
+        def keep(self) -> int:
+            return 0
+
+        def forget(self, kept: int) -> None:
+            pass
+
+        async def room_for(self, results: int) -> int:
+            return 0
+
+        def pack(self, answer: object, taken: int) -> object:
+            return answer
+
+        async def send(self, answer: object) -> None:
             await asyncio.Event().wait()
 
     async def submit(specs: object) -> list[Any]:

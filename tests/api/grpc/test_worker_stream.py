@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from jobqueue.api.grpc.calls import Duplex
+from jobqueue.api.grpc.duplex import Duplex
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import InvalidArgument, OutcomeUnknown, Unavailable
 from jobqueue.core.job import Assignment, JobSpec, Transition, WorkerStatus

@@ -7,15 +7,13 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
-import grpc.aio
 
 from jobqueue.access import audit
 from jobqueue.access.rules import GRPC, Kind, grpc_rule
-from jobqueue.api.grpc.channel import STREAM_OPEN, Metadata
-from jobqueue.api.grpc.counting import Refused
+from jobqueue.api.grpc.channel import Metadata
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import Internal, JobQueueError, Unavailable, without_trace
 
@@ -193,25 +191,3 @@ def object_of(request: Any) -> str:
                 found if isinstance(found, str) else found.id if field == "worker" else found.name
             )
     return ""
-
-
-class Duplex(Generic[Request, Response]):
-    """A stream of messages both ways, with types; grpc's own context has none that fit."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-
-    async def open(self) -> None:
-        """Tell the client that the stream is there before the first message is."""
-        await self._context.send_initial_metadata((STREAM_OPEN,))
-
-    async def read(self) -> Request | None:
-        """The next message, None when the client has ended its side."""
-        message = await self._context.read()
-        if isinstance(message, Refused):
-            raise message.error
-        return None if message is grpc.aio.EOF else message
-
-    async def write(self, message: Response) -> None:
-        """Send a message; one writer at a time."""
-        await self._context.write(message)

@@ -8,11 +8,11 @@ from typing import Any
 
 from jobqueue.access.limits import Limiter
 from jobqueue.access.submits import for_callers
-from jobqueue.api.grpc.calls import Calls, Duplex, handled
+from jobqueue.api.grpc.calls import Calls, handled
 from jobqueue.api.grpc.codec.jobs import event_to_pb, job_to_pb, result_to_pb, spec_from_pb
 from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_reasons, asked_states, seconds
 from jobqueue.api.grpc.load import Load
-from jobqueue.api.grpc.submit_stream import submit_stream
+from jobqueue.api.grpc.submit_stream import Stream, submit_stream
 from jobqueue.core.api import ClientApi
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
@@ -65,10 +65,9 @@ class ClientServicer(rpc.ClientServiceServicer):
 
     @handled
     async def SubmitStream(  # type: ignore[override]  # writes by itself, does not yield
-        self, request_iterator: Any, context: Any
+        self, stream: Stream, context: Any
     ) -> None:
         """Numbered batches."""
-        stream = Duplex[pb.SubmitStreamRequest, pb.SubmitStreamResponse](context)
         with self._load.client():
             await submit_stream(self._submit, stream, self.calls)
 
@@ -135,22 +134,19 @@ class ClientServicer(rpc.ClientServiceServicer):
     ) -> None:
         """A job's transitions as they happen."""
         job_id = parse_job_id(request.job_id)
-        stream = Duplex[None, pb.WatchJobResponse](context)
-        await self.calls.until_stopped(self._watch(job_id, request.after_version, stream))
+        await self.calls.until_stopped(self._watch(job_id, request.after_version, context))
 
     @handled
     async def GetLoad(self, request: pb.GetLoadRequest, context: Any) -> pb.GetLoadResponse:
         """How busy this server is."""
         return await self._load.tell()
 
-    async def _watch(
-        self, job_id: str, after_version: int, stream: Duplex[None, pb.WatchJobResponse]
-    ) -> None:
+    async def _watch(self, job_id: str, after_version: int, context: Any) -> None:
         events = self._backend.watch(job_id)
         try:
             async for event in events:
                 if event.version > after_version:
-                    await stream.write(pb.WatchJobResponse(event=event_to_pb(event)))
+                    await context.write(pb.WatchJobResponse(event=event_to_pb(event)))
         finally:
             if isinstance(events, AsyncGenerator):
                 await asyncio.shield(events.aclose())

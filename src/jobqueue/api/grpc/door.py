@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
@@ -22,8 +23,9 @@ from jobqueue.access.policy import API_KEY, AUTHORIZATION, Access, Shown, permit
 from jobqueue.access.rules import GRPC, RULES, Kind, Rule
 from jobqueue.api.grpc.arrivals import Arrivals
 from jobqueue.api.grpc.calls import Calls, server_stopping
-from jobqueue.api.grpc.channel import KIB, MIN_RECEIVE_BYTES
+from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES
 from jobqueue.api.grpc.counting import Refused, counted
+from jobqueue.api.grpc.duplex import Duplex, results_weight, take_room, weight
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import InvalidArgument, JobQueueError, PermissionDenied
 from jobqueue.core.waiting import LONG, turn
@@ -32,8 +34,6 @@ CERTIFICATE = "x509_pem_cert"  # in what gRPC knows of a connection: the client'
 
 _MAX_OPEN_BYTES = 1024  # of a message that everybody may send
 _OPEN_MESSAGES = 4  # such messages of one address that may be on their way
-_COPIES = 2  # of a message in memory: gRPC's and ours
-_SMALL = 4 * KIB  # messages below that are not counted by their bytes: there are only so many calls
 # What a server that stops still answers: workers that stop as well end their jobs here.
 _UNTIL_THE_END = {
     "server.probe",
@@ -84,6 +84,7 @@ class Door(grpc.GenericRpcHandler):
 
     def before(self, server: grpc.aio.Server) -> grpc.aio.Server:
         """Stand before a server's methods: add them to what this returns."""
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_answer_lost)
         server.add_generic_rpc_handlers((self,))
         return cast(grpc.aio.Server, self)
 
@@ -122,6 +123,8 @@ class Door(grpc.GenericRpcHandler):
             return grpc.stream_unary_rpc_method_handler(self._call(method, rule, handler, parse))
         inner: Any = handler.unary_stream or handler.stream_unary or handler.stream_stream
         generates = inspect.isasyncgenfunction(inner)
+        if handler.stream_stream is not None and not generates:
+            return grpc.stream_stream_rpc_method_handler(self._duplex(method, rule, handler, parse))
 
         async def decide(requests: Any, context: Any) -> None:
             place = await self._enter(method, rule, context)
@@ -140,6 +143,26 @@ class Door(grpc.GenericRpcHandler):
                 place.leave()
 
         return grpc.stream_stream_rpc_method_handler(decide, parse, handler.response_serializer)
+
+    def _duplex(
+        self, method: str, rule: Rule, handler: _Handler, parse: Callable[[bytes], Any]
+    ) -> Callable[[Any, Any], Awaitable[None]]:
+        """A stream both ways, whose messages count with their bytes."""
+        inner: Any = handler.stream_stream
+        serialize: Any = handler.response_serializer
+
+        async def decide(_: object, context: Any) -> None:
+            place = await self._enter(method, rule, context)
+            stream: Duplex[Any, Any] = Duplex(
+                context, parse, serialize, self._requests, self._answers, place.account
+            )
+            try:
+                await inner(stream, context)
+            finally:
+                stream.close()
+                place.leave()
+
+        return decide
 
     def _call(
         self, method: str, rule: Rule, handler: _Handler, parse: Callable[[bytes], Any]
@@ -183,7 +206,7 @@ class Door(grpc.GenericRpcHandler):
                     await requests.wait(account)
                 asked = largest
                 data = await arrivals.read(context)
-                asked = requests.change(account, asked, _weight(data))
+                asked = requests.change(account, asked, weight(len(data)))
                 if len(data) > LONG:
                     await turn()
                 request = parse(data)
@@ -194,6 +217,8 @@ class Door(grpc.GenericRpcHandler):
                     if not answers.take(account):
                         await answers.wait(account)
                     answered = largest
+                elif rule.results and (most := results_weight(len(getattr(request, rule.results)))):
+                    answered = await take_room(answers, account, most)
                 else:
                     answers.check(account, 0, 0)
             except JobQueueError as error:
@@ -201,14 +226,14 @@ class Door(grpc.GenericRpcHandler):
             made = inner(request, context)
             del request  # gRPC keeps this frame with the error of a call that is refused
             answer: bytes = serialize(await made)
-            weight = _weight(answer)
-            if weight != answered:
-                if rule.reads and weight > answered:
+            size = weight(len(answer))
+            if size != answered:
+                if rule.reads and size > answered:
                     try:
-                        answers.check(account, answered, weight)
+                        answers.check(account, answered, size)
                     except JobQueueError as error:
                         await self._abort(method, error, time.perf_counter(), context)
-                answered = answers.change(account, answered, weight)
+                answered = answers.change(account, answered, size)
             return answer
 
         return call
@@ -287,10 +312,13 @@ class Door(grpc.GenericRpcHandler):
         return self._refusing(method, error, time.perf_counter())
 
 
-def _weight(message: bytes) -> int:
-    """What a message takes in memory, as far as it counts."""
-    size = len(message)
-    return 0 if size < _SMALL else _COPIES * size
+def _is_no_answer_lost(record: logging.LogRecord) -> bool:
+    """Whether a line of gRPC is about more than a caller that left while its answer was sent.
+
+    gRPC takes that for an error. It is none, and callers could fill the log with it.
+    """
+    found = record.getMessage().partition("ExecuteBatchError raised in core by servicer method [")
+    return found[2].rstrip("]") not in GRPC
 
 
 def _short(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jobqueue.api.grpc.channel import BATCH_BYTES
 from jobqueue.api.grpc.codec.values import STATUS_TO_PB
@@ -14,6 +14,7 @@ from jobqueue.core.job import Assignment, WorkerStatus
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 MAX_UNSENT = 64  # places of answers
+_JOB_BYTES = 512  # what an assignment takes beside its payload
 
 
 class _Part:
@@ -46,8 +47,14 @@ class Outgoing:
         self._parts: deque[_Part] = deque()
         self._wake = asyncio.Event()
         self._sending: list[Assignment] = []
+        self._bytes_sending = 0
+        self._count: Callable[[int], None] | None = None
         self._finished = False
         self._moved = False
+
+    def counted_by(self, count: Callable[[int], None]) -> None:
+        """Tell ``count`` how many bytes of jobs came, and (below 0) how many were sent."""
+        self._count = count
 
     # -- the inbox, called by the backend ------------------------------------------------------
 
@@ -56,6 +63,8 @@ class Outgoing:
         self.free -= len(assignments)
         self._last().assignments.extend(assignments)
         self._wake.set()
+        if self._count is not None:
+            self._count(sum([_JOB_BYTES + len(one.payload) for one in assignments]))
 
     def cancel(self, leases: Sequence[int]) -> None:
         """Attempts to stop."""
@@ -124,6 +133,8 @@ class Outgoing:
 
         Raises Unavailable when the worker is connected to another server.
         """
+        if self._sending and self._count is not None:
+            self._count(-self._bytes_sending)
         self._sending = []
         for _ in range(self._places_sending):
             self._places.release()
@@ -144,6 +155,7 @@ class Outgoing:
                 break
             count, size = count + 1, size + len(assignment.payload)
         self._sending, part.assignments = part.assignments[:count], part.assignments[count:]
+        self._bytes_sending = size + count * _JOB_BYTES
         self._places_sending, part.places = part.places, 0
         wire = [assignment_to_pb(assignment) for assignment in self._sending]
         if part.assignments:  # the rest of the part follows what it must not overtake

@@ -8,8 +8,9 @@ from collections import deque
 from typing import Any
 
 from jobqueue.access.limits import Submit
-from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
+from jobqueue.api.grpc.calls import Calls, end, server_stopping
 from jobqueue.api.grpc.codec.jobs import result_to_pb, spec_from_pb
+from jobqueue.api.grpc.duplex import Duplex, Packed
 from jobqueue.api.grpc.errors import error_to_pb
 from jobqueue.core.errors import Internal, JobQueueError
 from jobqueue.core.waiting import in_turns
@@ -19,10 +20,10 @@ log = logging.getLogger("jobqueue.grpc")
 
 MAX_IN_FLIGHT = 8
 GOODBYE = 1.0  # seconds that a client gets to end its side
-_Stream = Duplex[pb.SubmitStreamRequest, pb.SubmitStreamResponse]
+Stream = Duplex[pb.SubmitStreamRequest, pb.SubmitStreamResponse]
 
 
-async def submit_stream(submit: Submit, stream: _Stream, calls: Calls) -> None:
+async def submit_stream(submit: Submit, stream: Stream, calls: Calls) -> None:
     """Serve one stream to its end.
 
     When the server stops, it asks the client to end its side and answers what still comes. A
@@ -55,18 +56,19 @@ async def submit_stream(submit: Submit, stream: _Stream, calls: Calls) -> None:
 
 
 class _Session:
-    def __init__(self, submit: Submit, stream: _Stream) -> None:
+    def __init__(self, submit: Submit, stream: Stream) -> None:
         self._write_jobs = submit
         self._stream = stream
         self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
-        self._answers: deque[pb.SubmitStreamResponse] = deque()
+        self._answers: deque[Packed] = deque()
+        self._goodbye: pb.SubmitStreamResponse | None = None
         self._wake = asyncio.Event()
         self._finishing = False
         self.running: set[asyncio.Task[None]] = set()
 
     def say_goodbye(self) -> None:
         """Ask the client to send no more."""
-        self._answers.append(pb.SubmitStreamResponse(closing=True))
+        self._goodbye = pb.SubmitStreamResponse(closing=True)
         self._wake.set()
 
     def finish(self) -> None:
@@ -81,7 +83,7 @@ class _Session:
             message = await self._stream.read()
             if message is None:
                 return
-            task = asyncio.create_task(self._submit(message))
+            task = asyncio.create_task(self._submit(message, self._stream.keep()))
             self.running.add(task)
             task.add_done_callback(self._done)
 
@@ -89,8 +91,9 @@ class _Session:
         self.running.discard(task)
         self._wake.set()
 
-    async def _submit(self, message: pb.SubmitStreamRequest) -> None:
+    async def _submit(self, message: pb.SubmitStreamRequest, kept: int) -> None:
         answer = pb.SubmitStreamResponse(number=message.number)
+        taken = await self._stream.room_for(len(message.specs))
         try:
             results = await self._write_jobs(await in_turns(spec_from_pb, message.specs))
             answer.results.extend(await in_turns(result_to_pb, results))
@@ -100,18 +103,21 @@ class _Session:
             log.exception("a batch of a submit stream failed unexpectedly")
             failure = Internal("internal error; the server's log has the details")
             answer.error.CopyFrom(error_to_pb(failure))
-        self._answers.append(answer)
+        self._stream.forget(kept)
+        self._answers.append(self._stream.pack(answer, taken))
         self._wake.set()
 
     async def write(self) -> None:
         """Send answers in the order in which they become ready."""
         while True:
             while self._answers:
-                answer = self._answers.popleft()
-                await self._stream.write(answer)
-                if not answer.closing:
-                    # Not before: a client that does not read its answers sends no more batches.
-                    self._places.release()
+                await self._stream.send(self._answers.popleft())
+                # Not before: a client that does not read its answers sends no more batches.
+                self._places.release()
+            if self._goodbye is not None:
+                goodbye, self._goodbye = self._goodbye, None
+                await self._stream.write(goodbye)
+                continue
             if self._finishing and not self.running:
                 return
             self._wake.clear()

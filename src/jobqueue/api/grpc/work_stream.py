@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
-from jobqueue.api.grpc.calls import Calls, Duplex, end, server_stopping
+from jobqueue.api.grpc.calls import Calls, end, server_stopping
 from jobqueue.api.grpc.channel import BATCH_ITEMS
 from jobqueue.api.grpc.codec.work import (
     leases_from_pb,
@@ -14,6 +15,7 @@ from jobqueue.api.grpc.codec.work import (
     report_from_pb,
 )
 from jobqueue.api.grpc.desk import Desk
+from jobqueue.api.grpc.duplex import Duplex
 from jobqueue.api.grpc.errors import error_to_pb
 from jobqueue.api.grpc.outgoing import Outgoing
 from jobqueue.core.errors import Conflict, Internal, InvalidArgument, JobQueueError
@@ -31,6 +33,9 @@ class WorkStream:
 
     However it ends, the worker is not deregistered: its leases stand until its heartbeats stop,
     and it may connect again. But its free slots are withdrawn, and what was not sent goes back.
+
+    Jobs that wait to be sent count for the caller. While it has too much of that, the slots of its
+    workers are not offered.
     """
 
     def __init__(self, desk: Desk, outgoing: Outgoing, calls: Calls) -> None:
@@ -40,6 +45,8 @@ class WorkStream:
         self._calls = calls
         self._reports: set[asyncio.Task[None]] = set()
         self._beat: asyncio.Task[None] | None = None
+        self._holding_back: asyncio.Task[None] | None = None
+        self._draining = False
         self._runner: asyncio.Task[None] | None = None
         self._retirement: asyncio.Task[None] | None = None
 
@@ -50,6 +57,8 @@ class WorkStream:
 
     async def serve(self, stream: Stream) -> None:
         """Serve until the worker goes, the server stops, or another stream takes its place."""
+        self._stream = stream
+        self._outgoing.counted_by(self._count)
         self._runner = asyncio.create_task(self._run(stream))
         try:
             await asyncio.wait({self._runner})
@@ -71,6 +80,7 @@ class WorkStream:
         await self._settle_reports()
         if self._beat is not None:
             await end(self._beat)
+        await self._hold_back_no_more()
         await self._desk.retire()
         await self._desk.hand_back(self._outgoing.undelivered())
 
@@ -82,8 +92,7 @@ class WorkStream:
             if reader.done() and not writer.done():
                 if not reader.cancelled():
                     reader.result()
-                await self._settle_reports()
-                await self._desk.drain()
+                await self._drain()
                 self._outgoing.finish()
             await writer
             if self._calls.stopping:
@@ -101,13 +110,16 @@ class WorkStream:
                 raise InvalidArgument("hello", "is allowed in the first message only")
             for batch in message.reports:
                 await self._begin_report(batch)
+            if self._reports and (kept := stream.keep()):
+                written = asyncio.gather(*self._reports, return_exceptions=True)
+                written.add_done_callback(partial(_forget, stream, kept))
             if message.slots:
                 self._count_free(message.slots, "slots")
-                self._desk.grant(message.slots)
+                if self._may_have_more():
+                    self._desk.grant(message.slots)
             if message.drain:
                 await self._outgoing.take_places()
-                await self._settle_reports()
-                await self._desk.drain()
+                await self._drain()
                 self._outgoing.free = 0
                 self._outgoing.drained(message.drain)
             if message.HasField("beat"):
@@ -127,6 +139,42 @@ class WorkStream:
             )
         self._outgoing.free += slots
 
+    def _count(self, amount: int) -> None:
+        """Jobs came that are to be sent, or were sent."""
+        self._stream.count_unsent(amount)
+        if amount > 0:
+            self._may_have_more()
+
+    def _may_have_more(self) -> bool:
+        """Whether free slots may be offered; if not, they will be when the caller has room."""
+        if self._holding_back is None and not self._draining:
+            if self._stream.has_room:
+                return True
+            self._holding_back = asyncio.create_task(self._hold_back())
+        return False
+
+    async def _hold_back(self) -> None:
+        await self._desk.retire()
+        await self._settle_reports()
+        await self._desk.retire()  # what a report has freed meanwhile
+        await self._stream.until_room()
+        self._holding_back = None
+        if self._outgoing.free > 0:
+            self._desk.grant(self._outgoing.free)
+
+    async def _hold_back_no_more(self) -> None:
+        task, self._holding_back = self._holding_back, None
+        if task is not None:
+            await end(task)
+
+    async def _drain(self) -> None:
+        """Withdraw every slot, also those that are held back."""
+        await self._settle_reports()
+        self._draining = True
+        await self._hold_back_no_more()
+        await self._desk.drain()
+        self._draining = False
+
     async def _settle_reports(self) -> None:
         if self._reports:
             await asyncio.wait(self._reports)
@@ -142,24 +190,25 @@ class WorkStream:
             self._outgoing.ack(ack, places)
             return
         self._count_free(batch.freed, "freed")
-        task = asyncio.create_task(self._report(batch.number, reports, batch.freed, places))
+        offered = batch.freed if batch.freed and self._may_have_more() else 0
+        task = asyncio.create_task(self._report(batch, reports, offered, places))
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
 
     async def _report(
-        self, number: int, reports: list[Transition], freed: int, places: int
+        self, batch: pb.ReportBatch, reports: list[Transition], offered: int, places: int
     ) -> None:
-        ack = pb.ReportAck(number=number)
+        ack = pb.ReportAck(number=batch.number)
         try:
-            ack.accepted.extend(await self._desk.report(reports, freed))
+            ack.accepted.extend(await self._desk.report(reports, offered))
         except JobQueueError as error:
             ack.error.CopyFrom(error_to_pb(error))
-            self._outgoing.free -= freed
+            self._outgoing.free -= batch.freed
         except Exception:
             log.exception("a report failed unexpectedly", extra={"worker_id": self._info.id})
             failure = Internal("internal error; the server's log has the details")
             ack.error.CopyFrom(error_to_pb(failure))
-            self._outgoing.free -= freed
+            self._outgoing.free -= batch.freed
         self._outgoing.ack(ack, places)
 
     async def _pulse(
@@ -174,3 +223,7 @@ class WorkStream:
             log.warning("a heartbeat failed: %s", error, extra={"worker_id": self._info.id})
         else:
             self._outgoing.pulse(pulse_to_pb(pulse))
+
+
+def _forget(stream: Stream, kept: int, _: object) -> None:
+    stream.forget(kept)

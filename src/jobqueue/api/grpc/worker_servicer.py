@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from jobqueue.access import audit
 from jobqueue.access.callers import current_caller
-from jobqueue.api.grpc.calls import Calls, Duplex, handled, server_stopping
+from jobqueue.api.grpc.calls import Calls, handled, server_stopping
 from jobqueue.api.grpc.client_servicer import check_wait
 from jobqueue.api.grpc.codec.operations import check_incarnation, new_info_from_pb
 from jobqueue.api.grpc.codec.values import STATUS_TO_PB
@@ -48,10 +48,9 @@ class WorkerServicer(rpc.WorkerServiceServicer):
 
     @handled
     async def Connect(  # type: ignore[override]  # writes by itself, does not yield
-        self, request_iterator: Any, context: Any
+        self, stream: Stream, context: Any
     ) -> None:
         """A worker's stream."""
-        stream: Stream = Duplex(context)
         await stream.open()
         with audit.change("worker.connect") as told:
             info = await self.calls.until_stopped(_hello(stream))

@@ -4,6 +4,9 @@ While batches are in flight the next one fills: no timers, and no waiting when i
 that breaks is opened again. What had not been sent is sent then; what had been sent without an
 answer is repeated if every spec has a key, and is an OutcomeUnknown otherwise, unless the server
 said in good order that it goes: then everything it did not answer did not happen.
+
+A server takes only so many streams of one caller. Where it has no place for this one, batches go by
+calls for a while.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from jobqueue.core.errors import (
     PermissionDenied,
     Unauthenticated,
     Unavailable,
+    Unreachable,
 )
 from jobqueue.core.job import JobSpec, SubmitResult
 from jobqueue.core.waiting import cancel_requested
@@ -38,6 +42,7 @@ MAX_IN_FLIGHT = 3
 # A larger spec goes by a call of its own: if the server refuses its size, it refuses only that.
 LARGE = BATCH_BYTES // 2
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
+BY_CALLS = 30.0  # seconds until a stream is asked for again
 _Stream = grpc.aio.StreamStreamCall[pb.SubmitStreamRequest, pb.SubmitStreamResponse]
 
 
@@ -96,6 +101,8 @@ class Submitter:
         self._task: asyncio.Task[None] | None = None
         self._closing = False  # the server asked to send no more on this stream
         self._moving = False  # that was us: another server is to be used
+        self._refused = False  # by the server itself: it has no place for the stream
+        self._by_calls_until = 0.0
         self._stopped = False
 
     @property
@@ -240,7 +247,11 @@ class Submitter:
                 self._wake.clear()
                 await self._wake.wait()
             wiring = self._wiring = self._servers.pick(self._tried)
+            self._refused = False
             try:
+                if self._loop.time() < self._by_calls_until:
+                    await self._serve_by_calls(wiring)
+                    continue
                 await self._open(wiring)
                 wiring.met = True
                 delay = _FIRST_DELAY
@@ -255,10 +266,13 @@ class Submitter:
                     self._servers.leave(wiring)
                     self._tried.append(wiring)
                 more = passing and len(self._tried) < len(self._servers)
-                self._failed(error, more=more)
+                self._failed(error, more=more or self._refused)
                 if more:
                     continue  # another server may take it at once
                 self._tried.clear()
+                if self._refused:
+                    self._by_calls_until = self._loop.time() + BY_CALLS
+                    continue
                 if passing and self._waiting:
                     await asyncio.sleep(delay * random.uniform(0.5, 1.0))
                     delay = min(delay * 2, _LONGEST_DELAY)
@@ -271,8 +285,12 @@ class Submitter:
         try:
             self._stream = wiring.client.SubmitStream(metadata=wiring.metadata)
         except grpc.aio.UsageError:
-            raise Unavailable("the server could not be reached in time") from None
-        await wiring.opened(self._stream)
+            raise Unreachable("the server could not be reached in time") from None
+        try:
+            await wiring.opened(self._stream)
+        except Unavailable as error:
+            self._refused = not isinstance(error, Unreachable)
+            raise
 
     def _close(self) -> None:
         if self._watchdog is not None:
@@ -294,11 +312,12 @@ class Submitter:
         while self._waiting:
             self._waiting.popleft().fail(_again(error))
 
-    def _broken(self, *, exact: bool) -> None:
-        batches, self._in_flight = self._in_flight, {}
+    def _broken(self, *, exact: bool, number: int | None = None) -> None:
+        """No answer comes to what is in flight, or to one batch of it."""
+        numbers = list(self._in_flight) if number is None else [number]
         again: list[_Chunk] = []
-        for batch in batches.values():
-            for chunk in batch:
+        for lost in numbers:
+            for chunk in self._in_flight.pop(lost):
                 if exact:
                     chunk.sent = False
                 if exact or (chunk.keyed and not self._stopped):
@@ -334,6 +353,41 @@ class Submitter:
         if reader.cancelled():
             raise OutcomeUnknown("the connection broke")
         reader.result()
+
+    async def _serve_by_calls(self, wiring: Wiring) -> None:
+        """Send what waits without a stream; returns when all is answered."""
+        calls: set[asyncio.Task[None]] = set()
+        try:
+            while self._waiting or calls:
+                while self._waiting and len(calls) < MAX_IN_FLIGHT:
+                    request = self._fill()
+                    if request is not None:
+                        call = self._loop.create_task(self._call(wiring, request))
+                        call.add_done_callback(lambda _: self._wake.set())
+                        calls.add(call)
+                self._wake.clear()
+                if calls:
+                    await self._wake.wait()
+                failed = [call for call in calls if call.done() and call.exception()]
+                if failed:
+                    await asyncio.wait(calls)  # each batch has an outcome of its own
+                    failed[0].result()
+                calls = {call for call in calls if not call.done()}
+        finally:
+            await end(*calls)
+
+    async def _call(self, wiring: Wiring, request: pb.SubmitStreamRequest) -> None:
+        batch = pb.SubmitBatchRequest(specs=request.specs)
+        answer = pb.SubmitStreamResponse(number=request.number)
+        try:
+            response = await wiring.call(wiring.client.SubmitBatch, batch, changes=True)
+            answer.results.extend(response.results)
+        except (Unavailable, OutcomeUnknown, Unauthenticated, PermissionDenied) as error:
+            self._broken(exact=not isinstance(error, OutcomeUnknown), number=request.number)
+            raise
+        except JobQueueError as error:
+            answer.error.CopyFrom(error_to_pb(error))
+        self._answered(answer)
 
     async def _write(self, stream: _Stream, reader: asyncio.Task[None]) -> None:
         """Returns when the stream is over."""

@@ -12,7 +12,7 @@ import grpc.aio
 
 from jobqueue.api.grpc.channel import STREAM_OPEN, Dialer
 from jobqueue.api.grpc.errors import from_rpc_error, from_status
-from jobqueue.core.errors import OutcomeUnknown, Unavailable
+from jobqueue.core.errors import OutcomeUnknown, Unavailable, Unreachable
 from jobqueue.core.waiting import cancel_requested
 from jobqueue.pb.jq.v1 import (
     client_pb2_grpc,
@@ -85,7 +85,7 @@ class Wiring:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
         except (TimeoutError, grpc.aio.UsageError):
-            raise Unavailable("the server could not be reached in time") from None
+            raise Unreachable("the server could not be reached in time") from None
 
     def heartbeat(
         self, request: worker_pb2.HeartbeatRequest, timeout: float
