@@ -24,11 +24,11 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def run(module: str, *args: str, cwd: Path, timeout: float = 30.0, **extra: str):
-    """Run a program to its end."""
+    """Run a program to its end. A server's ports are free ones, unless ``extra`` names them."""
     return subprocess.run(
         [sys.executable, "-m", f"jobqueue.cli.{module}", *args],
         cwd=cwd,
-        env=environment(**extra),
+        env=environment(**({"JQ_HTTP_PORT": "0", "JQ_GRPC_PORT": "0"} | extra)),
         capture_output=True,
         text=True,
         timeout=patience.longest(timeout),

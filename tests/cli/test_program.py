@@ -180,7 +180,7 @@ def test_a_variable_that_nobody_reads_is_told_of(tmp_path, program):
         "worker": ("--url", "redis://127.0.0.1:1", "--set", "db.start_timeout=0"),
         "ctl": ("--url", "sqlite:///nowhere.db", "queue", "list"),
     }[program]
-    answer = processes.run(program, *args, cwd=tmp_path, JQ_DB_URI="x", JQ_HTTP_PORT="8081")
+    answer = processes.run(program, *args, cwd=tmp_path, JQ_DB_URI="x", JQ_HTTP_PORT="0")
     said = answer.stdout + answer.stderr
     wanted = "environment variable JQ_DB_URI is unknown and ignored; did you mean JQ_DB_URL?"
     assert said.count(wanted) == 1

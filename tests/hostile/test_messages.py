@@ -156,7 +156,7 @@ async def test_messages_of_many_addresses_are_bounded_together(target: Target):
                 (frames, frames.begin("/grpc.health.v1.Health/Check")): unfinished
                 for frames in attackers
             }
-            while await _send_on(left):
+            while await send_on(left):
                 pass
             # An orchestrator is answered meanwhile.
             probe: Any = channel.unary_unary("/grpc.health.v1.Health/Check")

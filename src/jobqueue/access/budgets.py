@@ -133,7 +133,7 @@ class MessageBytes:
         return self.wanted and self._count.scarce(self.largest)
 
     def has_room(self, account: str) -> bool:
-        """Whether a caller may have another message: others of it do not wait, and there is room."""
+        """Whether a caller, of whose messages none waits, may have another."""
         return account not in self._waiting and self._room(account)
 
     def take(self, account: str) -> bool:
