@@ -6,12 +6,15 @@ import json
 import re
 import urllib.request
 import uuid
+from typing import Any
 
+import grpc
 import pytest
 
 from jobqueue.cli import ctl_status
 from jobqueue.cli.documents import health_document
 from jobqueue.core.job import ComponentHealth, Health
+from jobqueue.pb.jq.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tests import patience
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\n")
@@ -510,6 +513,21 @@ def test_the_built_in_pool_is_listed(ctl, server):
     assert ctl(server.grpc, "worker", "drain", "nobody").status == 4
     assert ctl(server.grpc, "worker", "undrain", "nobody").status == 4
     assert ctl(server.grpc, "worker", "shutdown", "nobody").status == 4
+
+
+@pytest.mark.req("jq:FR-021")
+def test_a_worker_is_listed_with_the_slots_that_do_not_come_free(ctl, server):
+    channel: Any
+    with grpc.insecure_channel(server.grpc) as channel:
+        worker: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+        info = types_pb2.WorkerInfo(id="stuck", incarnation=7, concurrency=3, queues=["none"])
+        worker.Register(worker_pb2.RegisterRequest(worker=info))
+        worker.Heartbeat(worker_pb2.HeartbeatRequest(worker_id="stuck", incarnation=7, overrun=2))
+        listed = ctl(server.grpc, "worker", "list", "-o", "json").json["workers"]
+        shown = ctl(server.grpc, "worker", "list").out
+        worker.Deregister(worker_pb2.DeregisterRequest(worker_id="stuck", incarnation=7))
+    assert {one["worker_id"] == "stuck": one["overrun"] for one in listed} == {True: 2, False: 0}
+    assert re.search(r"^stuck +ONLINE .* 0/3 \+2 overrun  ", shown, re.MULTILINE)
 
 
 def test_a_worker_is_listed_with_its_types(ctl, server):

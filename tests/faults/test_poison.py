@@ -49,7 +49,7 @@ async def test_a_poison_job_is_named_and_its_neighbours_are_done(site_of, worker
         await backend.stop()
         await site.end()
     ended = Counter((job.queue, job.type, job.state, job.reason) for job in jobs)
-    wanted = Counter()
+    wanted: Counter[tuple[str, str, State, Reason | None]] = Counter()
     for kind, how in DEATHS:
         done, poison = (State.DONE, Reason.SUCCEEDED), (State.DEAD_LETTERED, Reason.POISON)
         wanted[f"{kind}-{how}", f"healthy-{kind}", *done] = HEALTHY

@@ -282,11 +282,11 @@ async def test_a_pause_takes_every_slot_back_and_the_worker_stays_online(
     assert {await bench.state(job) for job in jobs} == {State.PENDING}
     (worker,) = await bench.other.workers()
     assert worker.status is WorkerStatus.ONLINE
-    assert worker.overrun == worker.info.concurrency - 1
+    assert worker.withheld == worker.info.concurrency - 1
     hand.link.grant(worker.info.concurrency - 1)
     await asyncio.to_thread(hand.link.pulse, [suspect.lease])
     (worker,) = await bench.other.workers()
-    assert worker.overrun == 0
+    assert worker.withheld == 0
     again = await bench.other.claim([Claim(("default",), ["hand"] * 2)])
     bench.tell(*again)
     assert {(await hand.take()).id for _ in again} == {job.id for job in jobs}
@@ -378,21 +378,21 @@ async def test_a_worker_whose_slots_did_not_come_free_hands_back_what_waits_for_
     await bench.settled()
     assert await bench.state(second) is State.ASSIGNED  # its slot may be about to come free
 
-    async def overrun() -> int:
-        return {one.info.id: one.overrun for one in await bench.other.workers()}["slow"]
+    async def withheld() -> int:
+        return {one.info.id: one.withheld for one in await bench.other.workers()}["slow"]
 
-    assert await overrun() == 0
+    assert await withheld() == 0
     await asyncio.to_thread(hand.link.pulse, [])
 
     async def back() -> bool:
         return await bench.state(second) is State.PENDING
 
     await until(back, "it is handed back")
-    assert await overrun() == 1
+    assert await withheld() == 1
     assert hand.jobs.empty()
     hand.link.grant(1)  # the thread has ended
     await asyncio.to_thread(hand.link.pulse, [])
-    assert await overrun() == 0
+    assert await withheld() == 0
     await hand.link.close()
 
 

@@ -632,8 +632,9 @@ class Worker:
     registered_at: float
     last_seen: float
     running: int = 0  # jobs held: ASSIGNED or RUNNING
+    overrun: int = 0  # slots of attempts that are over, and whose function still runs
     partition: int | None = None  # where it hears of its jobs by Kafka; None: it is connected
-    overrun: int = 0  # of such a worker: slots of attempts that are over, and did not end
+    withheld: int = 0  # of such a worker: slots that get nothing, although no lease is held there
 
 
 @dataclass(slots=True)

@@ -433,6 +433,7 @@ class Store(Protocol):
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
@@ -446,6 +447,9 @@ class Store(Protocol):
         ``progress`` has the news by lease. Of a lease that this worker holds it is kept, with the
         store's time, and shown with the job while the job is RUNNING under that lease. It is no
         transition, and it may be lost with the server that keeps it.
+
+        ``overrun`` counts slots of attempts that are over, and whose function still runs; None: as
+        many as before. A registration sets it to 0.
 
         Blocking, and callable from any thread: heartbeats must survive a blocked loop. ``lost``
         names listed leases that do not stand, ``unlisted`` leases that stand but were not listed.

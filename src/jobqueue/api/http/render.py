@@ -244,6 +244,7 @@ def worker_view(worker: Worker, view: str, held: Mapping[str, list[str]]) -> Wor
         types=None if info.types is None else sorted(info.types),
         concurrency=info.concurrency,
         running=worker.running,
+        overrun=worker.overrun,
         owner=shown_owner(info.owner),
         registered_at=rfc3339(worker.registered_at),
         last_heartbeat=rfc3339(worker.last_seen),

@@ -220,6 +220,7 @@ class WorkerView(Struct, kw_only=True):
     types: list[str] | None  # the task types it knows; null: it takes every type
     concurrency: int
     running: int
+    overrun: int
     owner: str  # the caller that registered it; empty: nobody had to say who they are
     registered_at: _Time
     last_heartbeat: _Time

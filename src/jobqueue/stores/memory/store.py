@@ -717,12 +717,13 @@ class MemoryStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
         """See ``Store.pulse``."""
         now = self._clock.now()
-        status = self._roster.seen(worker_id, incarnation, now, owner)
+        status = self._roster.seen(worker_id, incarnation, now, owner, overrun)
         if status is None:
             return Pulse(False)
         answer = Pulse(True, status)

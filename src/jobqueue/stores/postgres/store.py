@@ -402,11 +402,12 @@ class PostgresStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
         """See ``Store.pulse``."""
-        return self._workers.pulse(worker_id, incarnation, leases, begun, progress, owner)
+        return self._workers.pulse(worker_id, incarnation, leases, begun, progress, overrun, owner)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""

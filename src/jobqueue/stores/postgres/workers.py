@@ -105,13 +105,14 @@ class Workers:
         leases: Sequence[int],
         begun: Sequence[int],
         progress: Mapping[int, Progress],
+        overrun: int | None,
         owner: str,
     ) -> Pulse:
         """See ``Store.pulse``."""
         now = self._database.now()
 
         async def work(db: Any) -> Pulse:
-            status = await db.fetchval(SQL["beat"], worker_id, incarnation, now, owner)
+            status = await db.fetchval(SQL["beat"], worker_id, incarnation, now, owner, overrun)
             if status is None:
                 await self._check_owner(db, worker_id, owner)
                 return Pulse(False)

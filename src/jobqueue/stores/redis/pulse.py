@@ -49,12 +49,13 @@ class Pulses:
         begun: Sequence[int],
         progress: Mapping[int, Progress],
         overrun: int | None,
+        withheld: int | None,
         owner: str,
     ) -> Pulse:
         """See ``DispatchStore.pulse``."""
         began = time.perf_counter()
         try:
-            said = self._ask(worker_id, incarnation, begun, progress, overrun, owner)
+            said = self._ask(worker_id, incarnation, begun, progress, overrun, withheld, owner)
         finally:
             self._observer.queried("pulse", time.perf_counter() - began)
         if said is None:
@@ -80,6 +81,7 @@ class Pulses:
         begun: Sequence[int],
         progress: Mapping[int, Progress],
         overrun: int | None,
+        withheld: int | None,
         owner: str,
     ) -> Any:
         if not self._runner.opened:
@@ -89,12 +91,13 @@ class Pulses:
             str(incarnation),
             [str(lease) for lease in begun],
             self._rules.assignment_timeout,
-            overrun,
+            withheld,
             {
                 str(lease): ("" if said.value is None else repr(said.value), said.text)
                 for lease, said in progress.items()
             },
             owner,
+            overrun,
         )
         found, *rest = self._runner.arguments("pulse", asked, "", 0)
         try:

@@ -416,12 +416,15 @@ class RedisStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
-        overrun: int | None = None,
+        withheld: int | None = None,
     ) -> Pulse:
         """See ``DispatchStore.pulse``."""
-        return self._pulses.pulse(worker_id, incarnation, leases, begun, progress, overrun, owner)
+        return self._pulses.pulse(
+            worker_id, incarnation, leases, begun, progress, overrun, withheld, owner
+        )
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""

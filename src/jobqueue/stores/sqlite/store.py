@@ -578,6 +578,7 @@ class SqliteStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
@@ -590,7 +591,7 @@ class SqliteStore:
                 return not_your_worker(worker_id)
             if known is None or known[0] != incarnation or known[2] == WorkerStatus.OFFLINE:
                 return Pulse(False)
-            db.execute("UPDATE worker SET last_seen = ? WHERE id = ?", (now, worker_id))
+            db.execute(SQL["beat"], (now, overrun, worker_id))
             standing = {one.lease: one for one in reads.held(db, worker_id)}
             answer = Pulse(True, WorkerStatus(known[2]))
             late = [
