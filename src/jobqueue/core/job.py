@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -657,6 +657,22 @@ class Pulse:
     cancelled: list[int] = field(default_factory=list)  # leases to stop: cancel was requested
     lost: list[int] = field(default_factory=list)  # leases that do not stand any more
     unlisted: list[Held] = field(default_factory=list)  # leases that stand but were not listed
+
+    @classmethod
+    def answer(
+        cls, status: WorkerStatus, listed: Sequence[int], standing: Mapping[int, Held]
+    ) -> Pulse:
+        """To a worker that lists its leases, by those that stand."""
+        made = cls(True, status)
+        unlisted = dict(standing)
+        for lease in listed:
+            one = unlisted.pop(lease, None)
+            if one is None:
+                made.lost.append(lease)
+            elif one.cancel_requested:
+                made.cancelled.append(lease)
+        made.unlisted = list(unlisted.values())
+        return made
 
 
 @dataclass(slots=True, kw_only=True)

@@ -165,6 +165,22 @@ class Lag:
     refused: int  # records that were given up, since the stream began
 
 
+@dataclass(frozen=True, slots=True)
+class DoneJobs:
+    """Which DONE jobs to remove: those of these ``queues`` alone, or of all ``others``.
+
+    What ended before ``completed_after`` is not looked at: the caller knows that nothing is left
+    there.
+    """
+
+    queues: Sequence[str] = ()
+    others: bool = True
+    completed_after: float = -math.inf
+
+
+ANY_QUEUE = DoneJobs()
+
+
 class Store(Protocol):
     """Where jobs live."""
 
@@ -308,19 +324,9 @@ class Store(Protocol):
         ...
 
     async def prune_done(
-        self,
-        completed_before: float,
-        limit: int,
-        term: Term,
-        *,
-        completed_after: float = -math.inf,
-        queues: Sequence[str] = (),
-        others: bool = True,
+        self, completed_before: float, limit: int, term: Term, where: DoneJobs = ANY_QUEUE
     ) -> int:
         """Remove DONE jobs that ended before a time; returns how many. Keys stay to their TTL.
-
-        Of these ``queues`` alone, or of all ``others``. What ended before ``completed_after`` is
-        not looked at: the caller knows that nothing is left there.
 
         While there is a stream, only jobs that it has got all events of.
 

@@ -133,15 +133,7 @@ class Workers:
                 )
             if progress:
                 await self._keep_progress(db, progress, standing, now)
-            answer = Pulse(True, WorkerStatus(status))
-            for lease in leases:
-                one = standing.pop(lease, None)
-                if one is None:
-                    answer.lost.append(lease)
-                elif one.cancel_requested:
-                    answer.cancelled.append(lease)
-            answer.unlisted = list(standing.values())
-            return answer
+            return Pulse.answer(WorkerStatus(status), leases, standing)
 
         return self._database.beat("pulse", work)
 

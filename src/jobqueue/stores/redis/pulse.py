@@ -63,16 +63,8 @@ class Pulses:
         if said == [b"denied"]:
             raise not_your_worker(worker_id)
         status, rows = said
-        answer = Pulse(True, WorkerStatus(status.decode()))
         standing = {one.lease: one for one in map(documents.held, rows)}
-        for lease in leases:
-            one = standing.pop(lease, None)
-            if one is None:
-                answer.lost.append(lease)
-            elif one.cancel_requested:
-                answer.cancelled.append(lease)
-        answer.unlisted = list(standing.values())
-        return answer
+        return Pulse.answer(WorkerStatus(status.decode()), leases, standing)
 
     def _ask(
         self,
