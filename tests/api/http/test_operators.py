@@ -84,6 +84,14 @@ async def test_bad_changes_of_a_queue(
     assert (await http.patch("/queues/nowhere", json={"ttl": 1})).status_code == 404
 
 
+async def test_a_whole_number_may_have_a_point_beside_a_setting_that_is_reset(
+    http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    body = b'{"max_retries": 7.0, "priority_weights": null}'
+    assert (await http.patch("/queues/default", content=body)).status_code == 200
+    assert backend.queues["default"].max_retries == 7
+
+
 @pytest.mark.req("sch:LIFE", "jq:FR-028")
 async def test_jobs_and_workers_are_counted_in_the_words_of_the_view(
     serve: Serve, backend: FakeBackend
