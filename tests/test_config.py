@@ -292,6 +292,14 @@ def test_the_producer_profile_changes_defaults_only():
     assert "allowed: one of default, producer" in problems(flags={"profile": "x"})[0]
 
 
+@pytest.mark.parametrize("profile", config.PROFILES)
+def test_done_jobs_are_kept_for_a_week_in_every_profile(profile: str):
+    """Above all with the streaming one: Redis has everything in memory."""
+    loaded = load(flags={"profile": profile})
+    assert options.engine(loaded.settings).retention == 7 * 86_400.0
+    assert "queue.retention" not in config.PROFILES[profile]  # the default says it, once
+
+
 HASHED = f"sha256={'ab' * 32}"
 
 

@@ -352,8 +352,7 @@ class Settings(Section):
         "default",
         "A set of defaults: `producer` bounds queues at 100 jobs, retries after 1 to 10 s, runs 5"
         " jobs at once and answers HTTP in the producer vocabulary; `streaming` dispatches by"
-        " Kafka, retries after 1, 2, 4 and 8 s, keeps DONE jobs for 7 days and answers HTTP in the"
-        " scheduler vocabulary.",
+        " Kafka, retries after 1, 2, 4 and 8 s and answers HTTP in the scheduler vocabulary.",
     )
     db: DbSettings = Field(default_factory=DbSettings)
     redis: RedisSettings = Field(default_factory=RedisSettings)
@@ -385,7 +384,6 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
         "http.view": "scheduler",
         "worker.heartbeat_interval": 5.0,
         "worker.heartbeat_timeout": 30.0,
-        "queue.retention": 7 * 86_400.0,  # Redis keeps everything in memory
     },
 }
 

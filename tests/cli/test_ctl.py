@@ -6,12 +6,15 @@ import json
 import re
 import urllib.request
 import uuid
+from typing import Any
 
+import grpc
 import pytest
 
 from jobqueue.cli import ctl_status
 from jobqueue.cli.documents import health_document
 from jobqueue.core.job import ComponentHealth, Health
+from jobqueue.pb.jq.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tests import patience
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\n")
@@ -313,8 +316,32 @@ def test_how_long_jobs_of_a_queue_are_kept_is_set_and_shown(ctl, server, queue):
     assert re.search(r"DONE jobs kept: +for ever", shown), shown
     document = ctl(server.grpc, "queue", "stats", queue, "-o", "json").json
     assert (document["retention"], document["dead_letter_retention"]) == (0.0, 90.5)
-    wrong = ctl(server.grpc, "queue", "update", queue, "--retention", "-1")
-    assert (wrong.status, "retention: must be 0 (for ever) to" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["create", "update"])
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("--retention", "-1", "must be 0 (for ever) to 315360000 seconds"),
+        ("--retention", "nan", "must be 0 (for ever) to"),
+        ("--dead-letter-retention", "1e300", "must be 0 (for ever) to"),
+        ("--ttl", "0", "must be more than 0 and at most"),
+        ("--timeout", "-0.5", "must be more than 0 and at most"),
+        ("--retry-base", "inf", "must be more than 0 and at most"),
+        ("--retry-max", "-3", "must be more than 0 and at most"),
+        ("--retry-jitter", "1.1", "must be a share of the wait, 0 to 1"),
+        ("--capacity", str(10**30), "must be 0 (unbounded) to"),
+        ("--retry-profile", "never", "unknown"),
+        ("--max-retries", "1000000", "1000000 is outside 0 to"),
+        ("--priority-weights", f"9:{10**30}", f"9:{10**30} is not a priority 0 to 9 and a weight"),
+    ],
+)
+def test_a_setting_that_no_queue_can_have_is_refused_without_a_server(
+    ctl, command, option, value, allowed
+):
+    answer = ctl("127.0.0.1:1", "queue", command, "mail", f"{option}={value}")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith(f"error: {option}: {allowed}"), answer.err
 
 
 def test_queue_update_changes_what_it_names(ctl, server, queue):
@@ -512,6 +539,21 @@ def test_the_built_in_pool_is_listed(ctl, server):
     assert ctl(server.grpc, "worker", "shutdown", "nobody").status == 4
 
 
+@pytest.mark.req("jq:FR-021")
+def test_a_worker_is_listed_with_the_slots_that_do_not_come_free(ctl, server):
+    channel: Any
+    with grpc.insecure_channel(server.grpc) as channel:
+        worker: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+        info = types_pb2.WorkerInfo(id="stuck", incarnation=7, concurrency=3, queues=["none"])
+        worker.Register(worker_pb2.RegisterRequest(worker=info))
+        worker.Heartbeat(worker_pb2.HeartbeatRequest(worker_id="stuck", incarnation=7, overrun=2))
+        listed = ctl(server.grpc, "worker", "list", "-o", "json").json["workers"]
+        shown = ctl(server.grpc, "worker", "list").out
+        worker.Deregister(worker_pb2.DeregisterRequest(worker_id="stuck", incarnation=7))
+    assert {one["worker_id"] == "stuck": one["overrun"] for one in listed} == {True: 2, False: 0}
+    assert re.search(r"^stuck +ONLINE .* 0/3 \+2 overrun  ", shown, re.MULTILINE)
+
+
 def test_a_worker_is_listed_with_its_types(ctl, server):
     """Whole for programs, a few for people."""
     (worker,) = ctl(server.grpc, "worker", "list", "-o", "json").json["workers"]
@@ -606,11 +648,11 @@ def test_status_sums_up_the_system(ctl, server):
         (("job", "status"), 2, "error: Missing argument 'JOB_ID'"),
         (("--nope",), 2, "error: No such option"),
         (("queue", "create", "bad name"), 2, "error: name: 'bad name' is not a queue name"),
-        (("queue", "create", "x", "--retry-profile", "y"), 2, "error: retry_profile: unknown"),
+        (("queue", "create", "x", "--retry-profile", "y"), 2, "error: --retry-profile: unknown"),
         (
             ("queue", "create", "x", "--retry-jitter", "2"),
             2,
-            "error: retry_jitter: must be a share",
+            "error: --retry-jitter: must be a share",
         ),
         (("queue", "update", "default"), 2, "error: update: nothing to change is given; allowed"),
         (

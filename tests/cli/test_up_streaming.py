@@ -123,7 +123,7 @@ def test_it_works_and_goes_on_without_its_leader(home: Home, kafka: Topics) -> N
 
     def succeeded() -> int:
         found = httpx.get(f"{http}/queues/default", trust_env=False).json()
-        return int(found["depth"]["DONE"])
+        return int(found["depth"]["SUCCESS"])
 
     done(5)
     ups.wait(lambda: succeeded() == 5, "five jobs are done")

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -306,6 +307,35 @@ async def test_records_that_were_refused_with_a_large_one_are_sent_again(
     finally:
         await publisher.close()
     assert [one.event_id for one in refused] == [noise[:3].hex()]
+
+
+async def test_a_record_whose_time_kafka_refuses_gets_the_time_of_its_publishing(
+    kafka: OwnTopics, caplog: pytest.LogCaptureFixture
+):
+    """An operator's broker may bound how old a record's timestamp is."""
+    kafka.create("jobs", settings={"message.timestamp.before.max.ms": "3600000"})
+    jobs = kafka.name("jobs")
+    began = time.time()
+    old = [Message(jobs, b"k", b"old", "1", at=began - 7_200), Message(jobs, b"k", b"x", "2")]
+    publisher = KafkaPublisher(told(kafka, "jobs"))
+    try:
+        async with patience.timeout(60.0):
+            await publisher.open()
+            with pytest.raises(PublishFailed):
+                await publisher.send(old)
+            await publisher.close()
+            await publisher.open()
+            assert await publisher.send(old) == []
+    finally:
+        await publisher.close()
+    assert caplog.text.count("records get the time of their publishing") == 1
+
+    def raws() -> list[Raw]:
+        with Record(told(kafka), [jobs]) as record:
+            return [raw for page in record.messages() for raw in page]
+
+    (at,) = [raw.at for raw in await asyncio.to_thread(raws) if raw.value == b"old"]
+    assert at >= int(began)
 
 
 async def test_topics_that_are_there_are_left_and_looked_at(

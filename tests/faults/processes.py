@@ -98,6 +98,12 @@ class Site:
             | settings,
         )
 
+    async def supervised_workers(self, *names: str) -> asyncio.subprocess.Process:
+        """Start workers, named ``ID@QUEUE``, that are started again whenever they die."""
+        told = {"WORKERS": " ".join(names), "JQ_WORKER_SERVER": self.target}
+        told["JQ_WORKER_METRICS_PORT"] = "0"
+        return await self.start("tests.faults.supervisor", settings=told)
+
     async def kill(self, process: asyncio.subprocess.Process) -> None:
         process.send_signal(signal.SIGKILL)
         await process.wait()
@@ -119,5 +125,4 @@ class Site:
         return [Run(job_id, int(attempt)) for job_id, attempt in pairs]
 
     def log_tail(self) -> str:
-        self._log.flush()
         return (self.folder / "log").read_text(errors="replace")[-4_000:]

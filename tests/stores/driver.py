@@ -25,7 +25,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.rebuild import World
 from jobqueue.core.restore import gather
-from jobqueue.core.store import Claim, JobFilter, Overdue, Rules, Store, Term
+from jobqueue.core.store import Claim, DoneJobs, JobFilter, Overdue, Rules, Store, Term
 from jobqueue.core.stream import StreamItem
 from jobqueue.stores.memory import MemoryStore
 from tests.history.checker import Evidence, assert_kept
@@ -208,7 +208,8 @@ class Driver:
 
     async def prune(self, completed_before: float, limit: int = 1_000, **where: Any) -> int:
         before = {job.id for job in await self.all_jobs()}
-        count = await self.store.prune_done(completed_before, limit, await self.term(), **where)
+        term, chosen = await self.term(), DoneJobs(**where)
+        count = await self.store.prune_done(completed_before, limit, term, chosen)
         gone = before - {job.id for job in await self.all_jobs()}
         assert len(gone) == count
         self.removed |= gone

@@ -90,6 +90,29 @@ async def test_a_heartbeat_is_recorded_by_the_stores_clock(driver: Driver):
     assert known.registered_at == pytest.approx(driver.clock.now() - 7.0)
 
 
+@pytest.mark.req("jq:FR-021")
+async def test_a_heartbeat_tells_how_many_slots_are_overrun(driver: Driver):
+    """Until another one tells something else, or the worker registers again."""
+
+    async def overrun() -> int:
+        (known,) = await driver.store.workers()
+        return known.overrun
+
+    await driver.store.register_worker(worker())
+    assert await overrun() == 0
+    driver.store.pulse("w", 1, [], overrun=2**32 - 1)
+    assert await overrun() == 2**32 - 1
+    driver.store.pulse("w", 1, [])
+    assert await overrun() == 2**32 - 1
+    driver.store.pulse("w", 2, [], overrun=5)  # another life of it
+    assert await overrun() == 2**32 - 1
+    driver.store.pulse("w", 1, [], overrun=0)
+    assert await overrun() == 0
+    driver.store.pulse("w", 1, [], overrun=1)
+    await driver.store.register_worker(worker())
+    assert await overrun() == 0
+
+
 async def test_a_heartbeat_of_a_stranger_is_answered_with_register_again(driver: Driver):
     assert driver.store.pulse("nobody", 1, []).known is False
     await driver.store.register_worker(worker("w", 1))

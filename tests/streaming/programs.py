@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -15,6 +16,7 @@ from jobqueue.config import keys
 from jobqueue.topology.connect import create_store
 from tests import patience
 from tests.cli import processes
+from tests.faults import supervisor
 from tests.faults.processes import ROOT
 from tests.history.checker import Evidence, Run
 from tests.services.topics import Topics
@@ -49,7 +51,12 @@ class Programs:
         told = {"JQ_WORKER_ID": worker_id, "JQ_WORKER_CONCURRENCY": str(concurrency)}
         return self._start("worker", {**told, "JQ_WORKER_APP": APP})
 
-    def _start(self, module: str, more: Mapping[str, str]) -> processes.Service:
+    def supervised_workers(self, *names: str) -> processes.Service:
+        """Workers, named ``ID@QUEUE``, that are started again whenever they die."""
+        told = {"WORKERS": " ".join(names), "JQ_WORKER_APP": APP}
+        return self._start(Path(supervisor.__file__), told)
+
+    def _start(self, module: str | Path, more: Mapping[str, str]) -> processes.Service:
         path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
         environment = {"PYTHONPATH": path, "LEDGER": str(self.ledger), **self._environment, **more}
         made = processes.Service(module, cwd=self.folder, **environment)
@@ -65,11 +72,13 @@ class Programs:
             base_url=self._url, trust_env=False, timeout=patience.longest(PATIENCE)
         )
 
-    async def submit(self, http: httpx.AsyncClient, count: int, task: str = "short") -> list[str]:
+    async def submit(
+        self, http: httpx.AsyncClient, count: int, task: str = "short", **more: Any
+    ) -> list[str]:
         body = {"type": task, "payload": {"number": 1}, "max_retries": 100}
         made = []
         for _ in range(count):
-            answer = await http.post("/jobs", json=body)
+            answer = await http.post("/jobs", json=body | more)
             assert answer.status_code == 202, answer.text
             made.append(answer.json()["job_id"])
         self.accepted += made
@@ -90,7 +99,7 @@ class Programs:
         lines = self.ledger.read_text().splitlines() if self.ledger.exists() else []
         return [Run(job_id, int(attempt)) for job_id, attempt in map(str.split, lines)]
 
-    async def evidence(self) -> Evidence:
+    async def evidence(self, *, dead_letters_allowed: bool = False) -> Evidence:
         store = create_store(self.redis_url)
         await store.open()
         try:
@@ -107,7 +116,7 @@ class Programs:
             accepted=self.accepted,
             runs=self.runs(),
             settled=True,
-            dead_letters_allowed=False,
+            dead_letters_allowed=dead_letters_allowed,
         )
 
 

@@ -211,6 +211,29 @@ async def test_the_jobs_of_a_worker_that_died_go_to_another(
     assert "lives" in came
 
 
+@pytest.mark.req("sch:WORKER", "jq:FR-034")
+async def test_a_job_that_kills_its_workers_is_named_and_its_neighbours_are_done(
+    programs: Make, redis_url: str, kafka: Topics
+) -> None:
+    run = programs(redis_url, kafka, **{"queue.retry_base": "0.1", "worker.concurrency": "16"})
+    scheduler = run.server("scheduler")
+    run.api()
+    async with run.client() as http:
+        usual = {"max_retries": 3}
+        healthy = await run.submit(http, 4, "healthy-async", payload={}, **usual)
+        (fatal,) = await run.submit(http, 1, "fatal-async", payload={"how": "segv"}, **usual)
+        await line(scheduler, LEADS)
+        run.supervised_workers("one@default")
+        await run.all_are(http, "SUCCESS", *healthy)
+        await run.all_are(http, "FAILED", fatal)
+    evidence = await run.evidence(dead_letters_allowed=True)
+    assert_kept(evidence)
+    ended = {job_id: (job.state, job.reason) for job_id, job in evidence.jobs.items()}
+    assert ended == dict.fromkeys(healthy, (State.DONE, Reason.SUCCEEDED)) | {
+        fatal: (State.DEAD_LETTERED, Reason.POISON)
+    }
+
+
 @pytest.mark.req("sch:API", "sch:AOF", "sch:PARTITION")
 async def test_without_redis_nothing_is_accepted_and_nothing_is_lost(
     programs: Make, own_redis: OwnRedis, kafka: Topics

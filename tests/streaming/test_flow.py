@@ -18,6 +18,7 @@ from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.events.dispatch.worker import KafkaDispatch
 from jobqueue.topology.embedded import Embedded
 from jobqueue.worker.registry import Registry, define
+from jobqueue.worker.runtime import WorkerRuntime
 from tests.api.public.hand import Hand
 from tests.stores.driver import worker
 from tests.streaming.system import System, client, ended, say_again, spoken, until
@@ -105,15 +106,24 @@ async def test_a_failing_job_is_retried_after_one_second_then_two(system: System
 
 
 @pytest.mark.req("sch:ROADMAP")
-async def test_a_job_that_runs_too_long_is_ended_and_prometheus_shows_it(system: System) -> None:
+async def test_a_job_that_runs_too_long_is_ended_and_prometheus_shows_it(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the scheduler, where its worker does not do it."""
+    monkeypatch.setattr(WorkerRuntime, "_time_out", lambda *_: None)
     api = await system.all()
     (job_id,) = await submit(
         api, type="sleep", payload=b'{"seconds": 3600}', timeout=0.2, max_retries=0
     )
     (job,) = await ended(api.backend, job_id)
     assert job.state is State.DEAD_LETTERED
-    reasons = [one.reason for one in await api.backend.history(job_id)]
-    assert Reason.TIMED_OUT in reasons
+    (failed,) = [e for e in await api.backend.history(job_id) if e.to_state is State.FAILED]
+    assert failed.reason is Reason.TIMED_OUT
+
+    async def stopped() -> bool:
+        return not system.workers[0].runtime.running
+
+    await until(stopped, "its worker is told")
     async with client(api) as http:
         shown = (await http.get("/metrics")).text
     assert 'jq_job_queue_depth{queue="default",status="DEAD_LETTERED"} 1.0' in shown

@@ -11,7 +11,15 @@ import pytest_asyncio
 from jobqueue.core.dispatch import Hint, HintKind
 from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.ids import new_job_ids
-from jobqueue.core.job import Assignment, JobSpec, NewJob, Queue, Transition, WorkerStatus
+from jobqueue.core.job import (
+    Assignment,
+    JobSpec,
+    NewJob,
+    Queue,
+    Transition,
+    Worker,
+    WorkerStatus,
+)
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.observer import Deaf
 from jobqueue.core.progress import Progress
@@ -282,11 +290,11 @@ async def test_a_pause_takes_every_slot_back_and_the_worker_stays_online(
     assert {await bench.state(job) for job in jobs} == {State.PENDING}
     (worker,) = await bench.other.workers()
     assert worker.status is WorkerStatus.ONLINE
-    assert worker.overrun == worker.info.concurrency - 1
+    assert worker.withheld == worker.info.concurrency - 1
     hand.link.grant(worker.info.concurrency - 1)
     await asyncio.to_thread(hand.link.pulse, [suspect.lease])
     (worker,) = await bench.other.workers()
-    assert worker.overrun == 0
+    assert worker.withheld == 0
     again = await bench.other.claim([Claim(("default",), ["hand"] * 2)])
     bench.tell(*again)
     assert {(await hand.take()).id for _ in again} == {job.id for job in jobs}
@@ -378,21 +386,21 @@ async def test_a_worker_whose_slots_did_not_come_free_hands_back_what_waits_for_
     await bench.settled()
     assert await bench.state(second) is State.ASSIGNED  # its slot may be about to come free
 
-    async def overrun() -> int:
-        return {one.info.id: one.overrun for one in await bench.other.workers()}["slow"]
+    async def slow() -> Worker:
+        return {one.info.id: one for one in await bench.other.workers()}["slow"]
 
-    assert await overrun() == 0
-    await asyncio.to_thread(hand.link.pulse, [])
+    assert (await slow()).withheld == 0
+    await asyncio.to_thread(hand.link.pulse, [], overrun=1)
 
     async def back() -> bool:
         return await bench.state(second) is State.PENDING
 
     await until(back, "it is handed back")
-    assert await overrun() == 1
+    assert ((await slow()).withheld, (await slow()).overrun) == (1, 1)
     assert hand.jobs.empty()
     hand.link.grant(1)  # the thread has ended
-    await asyncio.to_thread(hand.link.pulse, [])
-    assert await overrun() == 0
+    await asyncio.to_thread(hand.link.pulse, [], overrun=0)
+    assert ((await slow()).withheld, (await slow()).overrun) == (0, 0)
     await hand.link.close()
 
 

@@ -118,7 +118,7 @@ async def test_a_slot_that_an_attempt_overruns_gets_nothing(office: Office) -> N
     """No lease is held for it. The worker that looks the least loaded would get every job."""
     await office.store.register_worker(worker("w", queues=("default",), concurrency=9))
     await office.store.register_worker(worker("slow", queues=("default",), concurrency=2))
-    await asyncio.to_thread(office.store.pulse, "slow", 1, [], overrun=1)
+    await asyncio.to_thread(office.store.pulse, "slow", 1, [], withheld=1)
 
     async def noticed() -> bool:
         session = office.engine._scheduler.sessions.get("slow")
@@ -128,7 +128,7 @@ async def test_a_slot_that_an_attempt_overruns_gets_nothing(office: Office) -> N
     await office.submit(5)
     assert await office.holders(5) == {"w", "slow"}
     assert len(await office.store.held("slow")) == 1
-    await asyncio.to_thread(office.store.pulse, "slow", 1, [], overrun=0)
+    await asyncio.to_thread(office.store.pulse, "slow", 1, [], withheld=0)
     await office.submit(6)
     await office.holders(11)
     assert len(await office.store.held("slow")) == 2

@@ -37,6 +37,7 @@ class FakeServer:
         self.pulses: list[list[int]] = []
         self.begun: list[list[int]] = []
         self.complete: list[bool] = []
+        self.overrun: int | None = None
         self.progress: list[dict[int, Progress]] = []
         self.beat = threading.Event()
         self.answer: Callable[[Sequence[int]], Pulse] = lambda leases: Pulse(True)
@@ -73,11 +74,13 @@ class FakeServer:
         complete: bool = True,
         fresh: bool = False,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
     ) -> Pulse:
         self.pulses.append(list(leases))
         self.progress.append(dict(progress))
         self.begun.append(list(begun))
         self.complete.append(complete)
+        self.overrun = overrun
         self.beat.set()
         return self.answer(leases)
 

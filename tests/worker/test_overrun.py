@@ -47,7 +47,9 @@ def said(caplog: pytest.LogCaptureFixture, part: str) -> list[logging.LogRecord]
 async def test_a_slot_that_does_not_come_free_is_counted_and_said(
     server: FakeServer, hanging: Hanging, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Worker(server, hanging.hang, concurrency=2, cancel_grace=0.01) as worker:
+    async with Worker(
+        server, hanging.hang, concurrency=2, cancel_grace=0.01, heartbeat_interval=0.01
+    ) as worker:
         assert worker.overrun == 0
         await server.end(server.deliver("hang", timeout=0.01))
         await until(lambda: said(caplog, "still runs"))
@@ -56,10 +58,12 @@ async def test_a_slot_that_does_not_come_free_is_counted_and_said(
         assert "(timed out)" in line.getMessage()
         assert "1 of 2 slots are taken like that" in line.getMessage()
         assert (line.levelno, worker.overrun) == (logging.WARNING, 1)
+        await until(lambda: server.overrun == 1)  # the heartbeat tells
         assert not said(caplog, "all 2 slots")
         hanging.release.set()
         await server.until(lambda: server.free == 2)
         assert worker.overrun == 0
+        await until(lambda: server.overrun == 0)
 
 
 async def test_a_function_that_ends_soon_after_its_time_is_not_mentioned(

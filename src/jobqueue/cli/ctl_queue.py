@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +33,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import State
 from jobqueue.core.retry import PROFILES, profile
+from jobqueue.engine.admission import check_queue_spec
 
 app = typer.Typer(help="Create, change, look at, pause and delete queues.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.")]
@@ -101,8 +103,6 @@ def create(
 ) -> None:
     """Create a queue. What is not given is what the server is configured to."""
     chosen = session(context)
-    if retry_profile is not None:
-        profile(retry_profile)  # a wrong name is told before anything is sent
     spec = QueueSpec(
         name=name,
         max_retries=max_retries,
@@ -117,6 +117,7 @@ def create(
         retention=retention,
         dead_letter_retention=dead_letter_retention,
     )
+    _check(spec)
     created = chosen.call(lambda backend: backend.create_queue(spec))
     if chosen.json:
         print_json(queue_document(QueueStats(queue=created, depth={})))
@@ -158,9 +159,7 @@ def update(
     failed job waits, the capacity, the weights and the retention hold for all jobs at once.
     """
     chosen = session(context)
-    if retry_profile is not None:
-        profile(retry_profile)
-    given = {
+    given: dict[str, Any] = {
         "max_retries": max_retries,
         "ttl": ttl,
         "timeout": timeout,
@@ -173,7 +172,8 @@ def update(
         "retention": retention,
         "dead_letter_retention": dead_letter_retention,
     }
-    said: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+    _check(QueueSpec(name=name, **given))
+    said = {field: value for field, value in given.items() if value is not None}
     for field in parse_reset(reset):
         if field in said:
             raise InvalidArgument("--reset", f"{_flag(field)} is given as well; give one of them")
@@ -194,6 +194,19 @@ def update(
     document = queue_document(changed)
     shown = ", ".join(f"{_flag(field)} {_shown(document[field])}" for field in said)
     typer.echo(f"Queue {name} is changed: {shown}")
+
+
+def _check(spec: QueueSpec) -> None:
+    """Refuse what no server takes before anything is sent.
+
+    The name is the server's to judge, and waits that do not fit those of the profile or the queue.
+    """
+    try:
+        if spec.retry_profile is not None:
+            profile(spec.retry_profile)
+        check_queue_spec(replace(spec, name="default", retry_profile=None))
+    except InvalidArgument as error:
+        raise InvalidArgument(f"--{_flag(error.field)}", error.problem) from None
 
 
 def parse_reset(text: str) -> list[str]:

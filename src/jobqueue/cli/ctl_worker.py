@@ -10,7 +10,7 @@ from jobqueue.cli.display import NO_TYPE, ago, print_json, print_table
 from jobqueue.cli.documents import worker_document
 from jobqueue.cli.program import examples
 from jobqueue.cli.session import OutputOption, session
-from jobqueue.core.job import WorkerStatus
+from jobqueue.core.job import Worker, WorkerStatus
 
 app = typer.Typer(help="Look at workers, drain, take back and stop them.", no_args_is_help=True)
 _TYPES_SHOWN = 3
@@ -37,7 +37,7 @@ def list_workers(
             worker.status.value,
             worker.info.hostname,
             str(worker.info.pid),
-            f"{worker.running}/{worker.info.concurrency}",
+            _jobs(worker),
             ",".join(worker.info.queues),
             _types(worker.info.types),
             ago(worker.last_seen),
@@ -51,6 +51,12 @@ def list_workers(
         spare=("PID", "HOST", "LAST SEEN", "TYPES", "QUEUES", "JOBS"),
         elastic="QUEUES",
     )
+
+
+def _jobs(worker: Worker) -> str:
+    """Jobs and slots, and slots whose function did not end with its attempt."""
+    jobs = f"{worker.running}/{worker.info.concurrency}"
+    return f"{jobs} +{worker.overrun} overrun" if worker.overrun else jobs
 
 
 def _types(types: frozenset[str] | None) -> str:

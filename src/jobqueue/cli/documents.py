@@ -190,6 +190,7 @@ def worker_document(worker: Worker) -> Document:
         "types": None if info.types is None else sorted(info.types),
         "concurrency": info.concurrency,
         "running": worker.running,
+        "overrun": worker.overrun,
         "owner": shown_owner(info.owner),
         "registered_at": rfc3339(worker.registered_at),
         "last_heartbeat": rfc3339(worker.last_seen),

@@ -21,9 +21,9 @@ from jobqueue.core.api import Backend
 from jobqueue.core.cron import Cron
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
-from jobqueue.core.job import DEFAULT_QUEUE, Job, Queue, QueueSpec
+from jobqueue.core.job import DEFAULT_QUEUE, Job, QueueSpec
 from jobqueue.core.store import Rules
-from jobqueue.engine.admission import check_queue, check_spec
+from jobqueue.engine.admission import check_queue_spec, check_spec
 from jobqueue.redaction import redact_value
 from jobqueue.topology.connect import (
     check_redis_url,
@@ -344,9 +344,7 @@ def _as_queue(queue: QueueSpec | str) -> QueueSpec:
     made = QueueSpec(name=queue) if isinstance(queue, str) else queue
     if not isinstance(made, QueueSpec):
         raise InvalidArgument("queues", f"expected names or QueueSpecs, got {made!r:.80}")
-    # Which profile the server has is not known here: a base or a maximum alone may fit it.
-    unknown = Queue(name="", retry_base=made.retry_max, retry_max=made.retry_base)
-    check_queue(made.resolve(unknown))
+    check_queue_spec(made)
     return made
 
 

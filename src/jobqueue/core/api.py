@@ -125,6 +125,7 @@ class Link(Protocol):
         complete: bool = True,
         fresh: bool = False,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
     ) -> Pulse:
         """Heartbeat. Blocking, from any thread.
 
@@ -167,6 +168,7 @@ class AttendanceApi(Protocol):
         begun: Sequence[int] = (),
         complete: bool = True,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:

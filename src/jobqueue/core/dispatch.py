@@ -90,11 +90,12 @@ class DispatchStore(Store, Protocol):
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
-        overrun: int | None = None,
+        withheld: int | None = None,
     ) -> Pulse:
-        """See ``Store.pulse``. ``overrun``: so many slots are not free although no lease is held
+        """See ``Store.pulse``. ``withheld``: so many slots are not free although no lease is held
         for them; None: as many as at the last heartbeat."""
         ...
 

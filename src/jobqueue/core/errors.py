@@ -70,6 +70,7 @@ class InvalidArgument(JobQueueError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
         self.field = field
+        self.problem = message
 
 
 class NotFound(JobQueueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -632,8 +632,9 @@ class Worker:
     registered_at: float
     last_seen: float
     running: int = 0  # jobs held: ASSIGNED or RUNNING
+    overrun: int = 0  # slots of attempts that are over, and whose function still runs
     partition: int | None = None  # where it hears of its jobs by Kafka; None: it is connected
-    overrun: int = 0  # of such a worker: slots of attempts that are over, and did not end
+    withheld: int = 0  # of such a worker: slots that get nothing, although no lease is held there
 
 
 @dataclass(slots=True)
@@ -656,6 +657,22 @@ class Pulse:
     cancelled: list[int] = field(default_factory=list)  # leases to stop: cancel was requested
     lost: list[int] = field(default_factory=list)  # leases that do not stand any more
     unlisted: list[Held] = field(default_factory=list)  # leases that stand but were not listed
+
+    @classmethod
+    def answer(
+        cls, status: WorkerStatus, listed: Sequence[int], standing: Mapping[int, Held]
+    ) -> Pulse:
+        """To a worker that lists its leases, by those that stand."""
+        made = cls(True, status)
+        unlisted = dict(standing)
+        for lease in listed:
+            one = unlisted.pop(lease, None)
+            if one is None:
+                made.lost.append(lease)
+            elif one.cancel_requested:
+                made.cancelled.append(lease)
+        made.unlisted = list(unlisted.values())
+        return made
 
 
 @dataclass(slots=True, kw_only=True)

@@ -165,6 +165,22 @@ class Lag:
     refused: int  # records that were given up, since the stream began
 
 
+@dataclass(frozen=True, slots=True)
+class DoneJobs:
+    """Which DONE jobs to remove: those of these ``queues`` alone, or of all ``others``.
+
+    What ended before ``completed_after`` is not looked at: the caller knows that nothing is left
+    there.
+    """
+
+    queues: Sequence[str] = ()
+    others: bool = True
+    completed_after: float = -math.inf
+
+
+ANY_QUEUE = DoneJobs()
+
+
 class Store(Protocol):
     """Where jobs live."""
 
@@ -308,19 +324,9 @@ class Store(Protocol):
         ...
 
     async def prune_done(
-        self,
-        completed_before: float,
-        limit: int,
-        term: Term,
-        *,
-        completed_after: float = -math.inf,
-        queues: Sequence[str] = (),
-        others: bool = True,
+        self, completed_before: float, limit: int, term: Term, where: DoneJobs = ANY_QUEUE
     ) -> int:
         """Remove DONE jobs that ended before a time; returns how many. Keys stay to their TTL.
-
-        Of these ``queues`` alone, or of all ``others``. What ended before ``completed_after`` is
-        not looked at: the caller knows that nothing is left there.
 
         While there is a stream, only jobs that it has got all events of.
 
@@ -433,6 +439,7 @@ class Store(Protocol):
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
@@ -446,6 +453,9 @@ class Store(Protocol):
         ``progress`` has the news by lease. Of a lease that this worker holds it is kept, with the
         store's time, and shown with the job while the job is RUNNING under that lease. It is no
         transition, and it may be lost with the server that keeps it.
+
+        ``overrun`` counts slots of attempts that are over, and whose function still runs; None: as
+        many as before. A registration sets it to 0.
 
         Blocking, and callable from any thread: heartbeats must survive a blocked loop. ``lost``
         names listed leases that do not stand, ``unlisted`` leases that stand but were not listed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ from jobqueue.core.job import (
     JobQuery,
     JobSpec,
     Queue,
+    QueueSpec,
     RetryQuery,
     TimeQuery,
     WorkerInfo,
@@ -125,8 +127,15 @@ def check_queue(queue: Queue) -> None:
         if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= MAX_WEIGHT:
             raise InvalidArgument(
                 "priority_weights",
-                f"{priority}:{weight} is not a priority 0 to {MAX_PRIORITY} and a weight above 0",
+                f"{priority}:{weight} is not a priority 0 to {MAX_PRIORITY} and a weight 1 to"
+                f" {MAX_WEIGHT}",
             )
+
+
+def check_queue_spec(spec: QueueSpec) -> None:
+    """The same, as far as it can be judged where the server's settings are not known."""
+    # A base or a maximum alone may fit the profile that the server has.
+    check_queue(spec.resolve(Queue(name="", retry_base=math.ulp(0.0), retry_max=MAX_SECONDS)))
 
 
 def check_worker_id(worker_id: str) -> None:

@@ -482,12 +482,15 @@ class Engine(OperatorCalls):
         begun: Sequence[int] = (),
         complete: bool = True,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
         """See ``AttendanceApi.pulse``."""
         admission.check_worker_id(worker_id)
-        return self._pulses.beat(worker_id, incarnation, owner, leases, begun, complete, progress)
+        return self._pulses.beat(
+            worker_id, incarnation, owner, leases, begun, complete, progress, overrun
+        )
 
     async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:
         """See ``AttendanceApi.leave``."""

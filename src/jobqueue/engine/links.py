@@ -72,6 +72,7 @@ class EngineLink:
         complete: bool = True,
         fresh: bool = False,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
     ) -> Pulse:
         """See ``Link.pulse``."""
         info = self._session.info
@@ -80,7 +81,14 @@ class EngineLink:
         first = fresh and complete and not self._listed
         tells = self._session.tells
         answer = self._pulses.beat(
-            info.id, info.incarnation, info.owner, leases, begun, complete and not first, progress
+            info.id,
+            info.incarnation,
+            info.owner,
+            leases,
+            begun,
+            complete and not first,
+            progress,
+            overrun,
         )
         if first and answer.known:
             self._listed = True

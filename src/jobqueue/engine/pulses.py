@@ -39,13 +39,16 @@ class Pulses:
         begun: Sequence[int],
         complete: bool,
         progress: Mapping[int, Progress],
+        overrun: int | None,
     ) -> Pulse:
         """Blocking, from any thread."""
         session = self._scheduler.sessions.get(worker_id)
         if session is not None and session.info.incarnation != incarnation:
             session = None
         counted = set() if session is None else session.held.copy()
-        answer = self._store.pulse(worker_id, incarnation, leases, begun, progress, owner=owner)
+        answer = self._store.pulse(
+            worker_id, incarnation, leases, begun, progress, overrun, owner=owner
+        )
         if session is not None and answer.known:
             counted.difference_update(one.lease for one in answer.unlisted)
             counted.difference_update(set(leases).difference(answer.lost))

@@ -193,7 +193,7 @@ class Roster:
     def _compare(self, worker: Worker, leases: set[int], before: dict[Session, set[int]]) -> bool:
         """True: it is new here, or has slots that it did not have."""
         # A slot that an attempt overruns is not free, although no lease is held for it.
-        slots = max(0, worker.info.concurrency - worker.overrun)
+        slots = max(0, worker.info.concurrency - worker.withheld)
         info = dataclasses.replace(worker.info, concurrency=slots)
         session = self._scheduler.sessions.get(info.id)
         if session is None or session.info.incarnation != info.incarnation:

@@ -16,7 +16,7 @@ from jobqueue.core.errors import Conflict, JobQueueError
 from jobqueue.core.job import Outcome, Queue, Transition, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Observer
-from jobqueue.core.store import JobFilter, Store, Term, TermEnded
+from jobqueue.core.store import DoneJobs, JobFilter, Store, Term, TermEnded
 from jobqueue.core.waiting import is_set_within
 from jobqueue.engine.leadership import Leadership
 from jobqueue.engine.settings import EngineSettings
@@ -273,14 +273,8 @@ class Sweeper:
         look = (age, others, *queues)
         while age > 0 and (term := self._leadership.term) is not None:
             before = self._clock.now() - age
-            removed = await self._store.prune_done(
-                before,
-                limit,
-                term,
-                completed_after=self._pruned_to.get(look, -math.inf),
-                queues=queues,
-                others=others,
-            )
+            where = DoneJobs(queues, others, self._pruned_to.get(look, -math.inf))
+            removed = await self._store.prune_done(before, limit, term, where)
             self._say_removed(removed, "DONE jobs", "retention", age)
             if removed < limit:
                 if queues:  # what others keep for longer is not read again and again

@@ -96,7 +96,7 @@ class Rows:
     def worker(self, row: Any) -> Worker:
         """A worker from the columns of ``workers``."""
         (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, types, owner,
-         status, registered_at, last_seen, running) = row  # fmt: skip
+         status, registered_at, last_seen, running, overrun) = row  # fmt: skip
         info = WorkerInfo(
             id=worker_id,
             incarnation=incarnation,
@@ -115,6 +115,7 @@ class Rows:
             registered_at=registered_at,
             last_seen=last_seen,
             running=running,
+            overrun=overrun,
         )
 
 

@@ -121,9 +121,10 @@ class _MeteredLink:
         complete: bool = True,
         fresh: bool = False,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
     ) -> Pulse:
         """See ``Link.pulse``."""
-        answer = self._link.pulse(leases, begun, complete, fresh, progress)
+        answer = self._link.pulse(leases, begun, complete, fresh, progress, overrun)
         self._counting.lost(answer.lost)
         return answer
 

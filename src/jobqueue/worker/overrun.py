@@ -33,8 +33,8 @@ class Overruns:
         self._told = False
 
     def count(self) -> int:
-        """Slots that are taken that way now."""
-        return sum(execution.over for execution in self._running())
+        """Slots that are taken that way now. From any thread."""
+        return sum(execution.over for execution in list(self._running()))
 
     def watch(self, execution: Execution) -> None:
         """The attempt is over: it has the time of a process that is asked to stop to end."""

@@ -285,7 +285,13 @@ class WorkerRuntime:
         progress = self._progress.take(self._held)
         known = False
         try:
-            pulse = link.pulse([lease for lease, _ in held], begun, awake, progress=progress)
+            pulse = link.pulse(
+                [lease for lease, _ in held],
+                begun,
+                awake,
+                progress=progress,
+                overrun=self._overruns.count(),
+            )
             known = pulse.known
         finally:
             if not known:

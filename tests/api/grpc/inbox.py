@@ -88,8 +88,9 @@ class GatedLink:
         complete: bool = True,
         fresh: bool = False,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
     ):
-        return self._link.pulse(leases, begun, complete, fresh, progress)
+        return self._link.pulse(leases, begun, complete, fresh, progress, overrun)
 
     async def drain(self, *, pause: bool = False) -> None:
         self.drains += 1

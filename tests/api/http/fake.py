@@ -74,6 +74,7 @@ class FakeBackend:
         self.feeds: dict[str, asyncio.Queue[Event]] = {}
         self.watchers = 0
         self.components = [ComponentHealth("store", True)]
+        self.depth = {State.PENDING: 2}
         self.queues = {"default": Queue(name="default", created_at=CREATED)}
         self.page = Page([])
         self.cancellation = Cancellation(State.DEAD_LETTERED, requested=False)
@@ -173,6 +174,7 @@ class FakeBackend:
         begun: Sequence[int] = (),
         complete: bool = True,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
@@ -209,7 +211,7 @@ class FakeBackend:
         await self._call()
         if name not in self.queues:
             raise NotFound(f"no queue {name!r}")
-        return QueueStats(queue=self.queues[name], depth={State.PENDING: 2})
+        return QueueStats(queue=self.queues[name], depth=self.depth)
 
     async def list_queues(self) -> list[QueueStats]:
         return [await self.queue_stats(name) for name in sorted(self.queues)]

@@ -10,6 +10,7 @@ from jobqueue.access.policy import Access
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import ComponentHealth
+from jobqueue.core.lifecycle import State
 from tests.api.http.conftest import Serve
 from tests.api.http.fake import FakeBackend
 
@@ -81,6 +82,30 @@ async def test_bad_changes_of_a_queue(
     assert (response.status_code, response.json()["error"]["field"]) == (400, field)
     assert backend.queues == before
     assert (await http.patch("/queues/nowhere", json={"ttl": 1})).status_code == 404
+
+
+async def test_a_whole_number_may_have_a_point_beside_a_setting_that_is_reset(
+    http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    body = b'{"max_retries": 7.0, "priority_weights": null}'
+    assert (await http.patch("/queues/default", content=body)).status_code == 200
+    assert backend.queues["default"].max_retries == 7
+
+
+@pytest.mark.req("sch:LIFE", "jq:FR-028")
+async def test_jobs_and_workers_are_counted_in_the_words_of_the_view(
+    serve: Serve, backend: FakeBackend
+) -> None:
+    backend.depth = {state: 10 ** (state - 1) for state in State}
+    http = await serve(HttpSettings(view="scheduler"))
+    words = {"PENDING": 10_001, "SCHEDULED": 10, "RUNNING": 100, "SUCCESS": 1_000, "FAILED": 10**5}
+    assert (await http.get("/queues/default")).json()["depth"] == words
+    assert (await http.get("/queues")).json()["queues"][0]["depth"] == words
+    status = (await http.get("/status")).json()
+    assert status["queues"][0]["depth"] == words
+    assert set(status["workers"]) <= {"ALIVE", "DEAD"}
+    asked = (await http.get("/queues/default?view=canonical")).json()["depth"]
+    assert asked == {state.name: count for state, count in backend.depth.items()}
 
 
 @pytest.mark.req("jq:FR-028")

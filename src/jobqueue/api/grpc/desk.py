@@ -47,9 +47,10 @@ class Desk:
         complete: bool = True,
         fresh: bool = False,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
     ) -> Pulse:
         """Blocking."""
-        return self._link.pulse(leases, begun, complete, fresh, progress)
+        return self._link.pulse(leases, begun, complete, fresh, progress, overrun)
 
     async def drain(self) -> None:
         """Withdraw every slot."""

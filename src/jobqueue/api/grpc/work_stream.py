@@ -10,6 +10,7 @@ from jobqueue.api.grpc.calls import Calls, end, server_stopping
 from jobqueue.api.grpc.channel import BATCH_ITEMS
 from jobqueue.api.grpc.codec.work import (
     leases_from_pb,
+    overrun_of,
     progress_from_pb,
     pulse_to_pb,
     report_from_pb,
@@ -129,7 +130,7 @@ class WorkStream:
                 if self._beat is not None:  # one at a time: each takes a thread
                     await asyncio.wait({self._beat})
                 self._beat = asyncio.create_task(
-                    self._pulse(leases, begun, not beat.incomplete, progress)
+                    self._pulse(leases, begun, not beat.incomplete, progress, overrun_of(beat))
                 )
 
     def _count_free(self, slots: int, field: str) -> None:
@@ -212,12 +213,17 @@ class WorkStream:
         self._outgoing.ack(ack, places)
 
     async def _pulse(
-        self, leases: list[int], begun: list[int], complete: bool, progress: dict[int, Progress]
+        self,
+        leases: list[int],
+        begun: list[int],
+        complete: bool,
+        progress: dict[int, Progress],
+        overrun: int | None,
     ) -> None:
         try:
             # It came on the stream: made after the worker had left every earlier one.
             pulse = await asyncio.to_thread(
-                self._desk.pulse, leases, begun, complete, True, progress
+                self._desk.pulse, leases, begun, complete, True, progress, overrun
             )
         except JobQueueError as error:
             log.warning("a heartbeat failed: %s", error, extra={"worker_id": self._info.id})

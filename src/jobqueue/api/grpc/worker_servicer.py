@@ -14,6 +14,7 @@ from jobqueue.api.grpc.codec.values import STATUS_TO_PB
 from jobqueue.api.grpc.codec.work import (
     assignment_to_pb,
     leases_from_pb,
+    overrun_of,
     progress_from_pb,
     pulse_to_pb,
     report_from_pb,
@@ -156,11 +157,17 @@ class WorkerServicer(rpc.WorkerServiceServicer):
                 begun,
                 not request.incomplete,
                 progress,
+                overrun_of(request),
                 owner=owner,
             )
             return pb.HeartbeatResponse(pulse=pulse_to_pb(pulse))
         pulse = await asyncio.to_thread(
-            seat.desk.pulse, leases, begun, not request.incomplete, progress=progress
+            seat.desk.pulse,
+            leases,
+            begun,
+            not request.incomplete,
+            progress=progress,
+            overrun=overrun_of(request),
         )
         if isinstance(seat.line, Fetcher) and pulse.known:
             seat.line.buffer.set_status(pulse.status)

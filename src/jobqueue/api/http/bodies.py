@@ -384,7 +384,7 @@ def _with_whole_numbers(body: bytes) -> bytes:
     fields = _FIELDS.decode(body)
     for name in _WHOLE & fields.keys():
         fields[name] = Raw(_as_whole(bytes(fields[name])))
-    if "priority_weights" in fields:
+    if bytes(fields.get("priority_weights", b"null")) != b"null":
         weights = _FIELDS.decode(fields["priority_weights"])
         whole = {name: Raw(_as_whole(bytes(weight))) for name, weight in weights.items()}
         fields["priority_weights"] = Raw(msgspec.json.encode(whole))

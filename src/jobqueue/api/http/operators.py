@@ -27,9 +27,10 @@ def queue_routes(desk: Desk) -> APIRouter:
         summary="List queues with their figures",
         responses=answers({200: (shapes.QueueList, "every queue, by name")}),
     )
-    async def list_queues(params: NoParams) -> Response:
-        queues = await desk.backend.list_queues()
-        return reply(shapes.QueueList(queues=[render.queue_view(stats) for stats in queues]))
+    async def list_queues(params: JobParams) -> Response:
+        view = desk.view(params.view)
+        shown = [render.queue_view(stats, view) for stats in await desk.backend.list_queues()]
+        return reply(shapes.QueueList(queues=shown))
 
     @router.post(
         "/queues",
@@ -38,12 +39,12 @@ def queue_routes(desk: Desk) -> APIRouter:
         responses=answers({201: (shapes.QueueView, "created")}, 400, 408, 409, 413),
         openapi_extra=takes(QueueBody),
     )
-    async def create(request: Request, params: NoParams) -> Response:
+    async def create(request: Request, params: JobParams) -> Response:
         async with desk.buffers.body(request, _MAX_QUEUE_BYTES) as body:
             spec = decode_queue(body)
             request.scope[OBJECT] = spec.name
             queue = await desk.backend.create_queue(spec)
-        shown = render.queue_view(QueueStats(queue=queue, depth={}))
+        shown = render.queue_view(QueueStats(queue=queue, depth={}), desk.view(params.view))
         return reply(shown, 201, {"Location": f"/queues/{queue.name}"})
 
     @router.get(
@@ -51,8 +52,9 @@ def queue_routes(desk: Desk) -> APIRouter:
         summary="Read a queue's figures",
         responses=answers({200: (shapes.QueueView, "the queue")}, 404),
     )
-    async def read(name: str, params: NoParams) -> Response:
-        return reply(render.queue_view(await desk.backend.queue_stats(name)))
+    async def read(name: str, params: JobParams) -> Response:
+        found = await desk.backend.queue_stats(name)
+        return reply(render.queue_view(found, desk.view(params.view)))
 
     @router.patch(
         "/queues/{name}",
@@ -60,10 +62,11 @@ def queue_routes(desk: Desk) -> APIRouter:
         responses=answers({200: (shapes.QueueView, "the queue as it is now")}, 400, 404, 408, 413),
         openapi_extra=takes(QueuePatch),
     )
-    async def update(name: str, request: Request, params: NoParams) -> Response:
+    async def update(name: str, request: Request, params: JobParams) -> Response:
         async with desk.buffers.body(request, _MAX_QUEUE_BYTES) as body:
             await desk.backend.update_queue(name, decode_queue_patch(body))
-        return reply(render.queue_view(await desk.backend.queue_stats(name)))
+        found = await desk.backend.queue_stats(name)
+        return reply(render.queue_view(found, desk.view(params.view)))
 
     @router.delete(
         "/queues/{name}",

@@ -37,7 +37,7 @@ _Moment = Annotated[
 ]
 _View = Annotated[View | None, WithJsonSchema({"type": "string", "enum": list(get_args(View))})]
 JobId = Annotated[str, Path(json_schema_extra={"format": "uuid"})]
-_VIEW = Field(None, description="the vocabulary of `status`; by default the server's setting")
+_VIEW = Field(None, description="the vocabulary of states; by default the server's setting")
 
 
 class _Strict(BaseModel):

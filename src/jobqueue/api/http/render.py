@@ -201,10 +201,13 @@ def retry_answer(retried: Retried) -> RetryAnswer:
     )
 
 
-def queue_view(stats: QueueStats) -> QueueView:
-    """Show a queue."""
+def queue_view(stats: QueueStats, view: str) -> QueueView:
+    """Show a queue, its depth in the view's words."""
     queue: Queue = stats.queue
     weights: Mapping[int, int] | None = queue.priority_weights
+    depth = dict.fromkeys(VIEWS[view].values(), 0)
+    for state, count in stats.depth.items():
+        depth[VIEWS[view][state]] += count
     return QueueView(
         name=queue.name,
         paused=queue.paused,
@@ -220,7 +223,7 @@ def queue_view(stats: QueueStats) -> QueueView:
         retention=queue.retention,
         dead_letter_retention=queue.dead_letter_retention,
         created_at=rfc3339(queue.created_at),
-        depth={state.name: stats.depth.get(state, 0) for state in State},
+        depth=depth,
         unfinished=stats.unfinished,
         processed=stats.processed,
         succeeded=stats.succeeded,
@@ -231,15 +234,20 @@ def queue_view(stats: QueueStats) -> QueueView:
     )
 
 
+def worker_status(worker: Worker, view: str) -> str:
+    """How a worker is, in the view's words."""
+    if view != "scheduler":
+        return worker.status.value
+    return "DEAD" if worker.status is WorkerStatus.OFFLINE else "ALIVE"
+
+
 def worker_view(worker: Worker, view: str, held: Mapping[str, list[str]]) -> WorkerView:
     """Show a worker. ``held``: the jobs of each, where the view shows them."""
     info = worker.info
-    scheduler = view == "scheduler"
-    alive = "DEAD" if worker.status is WorkerStatus.OFFLINE else "ALIVE"
     return WorkerView(
         worker_id=info.id,
-        status=alive if scheduler else worker.status.value,
-        current_jobs=held.get(info.id, []) if scheduler else UNSET,
+        status=worker_status(worker, view),
+        current_jobs=held.get(info.id, []) if view == "scheduler" else UNSET,
         hostname=info.hostname,
         pid=info.pid,
         version=info.version,
@@ -247,6 +255,7 @@ def worker_view(worker: Worker, view: str, held: Mapping[str, list[str]]) -> Wor
         types=None if info.types is None else sorted(info.types),
         concurrency=info.concurrency,
         running=worker.running,
+        overrun=worker.overrun,
         owner=shown_owner(info.owner),
         registered_at=rfc3339(worker.registered_at),
         last_heartbeat=rfc3339(worker.last_seen),

@@ -183,7 +183,7 @@ class QueueView(Struct, kw_only=True):
     retention: float | None  # seconds that DONE jobs are kept; 0: for ever
     dead_letter_retention: float | None  # seconds; 0: until they are deleted
     created_at: _Time
-    depth: dict[str, int]  # by canonical state
+    depth: dict[str, int]  # by state, in the view's words
     unfinished: int
     processed: int
     succeeded: int
@@ -220,6 +220,7 @@ class WorkerView(Struct, kw_only=True):
     types: list[str] | None  # the task types it knows; null: it takes every type
     concurrency: int
     running: int
+    overrun: int
     owner: str  # the caller that registered it; empty: nobody had to say who they are
     registered_at: _Time
     last_heartbeat: _Time

@@ -14,7 +14,7 @@ from jobqueue.api.http.desk import Desk, reply
 from jobqueue.api.http.door import sees_status
 from jobqueue.api.http.errors import answer, detail
 from jobqueue.api.http.openapi import answers
-from jobqueue.api.http.params import NoParams
+from jobqueue.api.http.params import JobParams
 from jobqueue.core.errors import JobQueueError, NotFound, Unavailable
 from jobqueue.core.overview import overview
 
@@ -79,17 +79,18 @@ def system_routes(desk: Desk) -> APIRouter:
         summary="The system at a glance: its parts, queues and workers",
         responses=answers({200: (shapes.StatusView, "the system, well or not")}),
     )
-    async def status(params: NoParams) -> Response:
+    async def status(params: JobParams) -> Response:
+        view = desk.view(params.view)
         found = await overview(desk.backend, _LIST_TIMEOUT)
         health, queues, workers = found.health, found.queues, found.workers
-        counts = Counter(one.status.value for one in workers or ())
+        counts = Counter(render.worker_status(one, view) for one in workers or ())
         return reply(
             shapes.StatusView(
                 ok=health.ok,
                 status=health.status,
                 version=health.version,
                 components=render.components_view(health),
-                queues=None if queues is None else [render.queue_view(one) for one in queues],
+                queues=None if queues is None else [render.queue_view(one, view) for one in queues],
                 workers=None if workers is None else dict(counts),
                 missing=found.missing,
             )

@@ -61,7 +61,7 @@ class KafkaLink:
         for lease in inbox.holds() or ():  # from before a break
             self._taken[lease] = ("", 0)
         self._missing: frozenset[int] = frozenset()  # that the worker lacked at the last heartbeat
-        self._overrun = 0  # slots, at the last heartbeat
+        self._withheld = 0  # slots, at the last heartbeat
         self._wake = asyncio.Event()
         self._look_at_all = False
         self._attending = False
@@ -251,16 +251,18 @@ class KafkaLink:
         complete: bool = True,
         fresh: bool = False,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
     ) -> Pulse:
         """See ``Link.pulse``."""
-        overrun = self._count_overrun() if complete else None
+        withheld = self._count_withheld() if complete else None
+        info = self._info
         answer = self._store.pulse(
-            self._info.id, self._info.incarnation, leases, begun, progress, overrun=overrun
+            info.id, info.incarnation, leases, begun, progress, overrun, withheld=withheld
         )
         if not answer.known:
             return answer
         self._status = answer.status
-        if overrun and not self._free:
+        if withheld and not self._free:
             self._call(self._turn_away)
         elif any(one.state is State.ASSIGNED for one in answer.unlisted):
             self._call(self.look)
@@ -274,12 +276,12 @@ class KafkaLink:
             self._call(self._let_go, answer.lost)
         return answer
 
-    def _count_overrun(self) -> int:
+    def _count_withheld(self) -> int:
         """Slots that are neither offered nor held by a lease: what runs there is over, and did not
         end. At two heartbeats: one may be about to be offered."""
         now = self._info.concurrency - self._free - len(self._taken)
-        before, self._overrun = self._overrun, 0 if self._drained else max(0, now)
-        return min(before, self._overrun)
+        before, self._withheld = self._withheld, 0 if self._drained else max(0, now)
+        return min(before, self._withheld)
 
     def _turn_away(self) -> None:
         self._spawn(self._hand_back_what_waits())
@@ -335,9 +337,9 @@ class KafkaLink:
         async with self._one_at_a_time:  # a look under way may still deliver
             pass
         info, leases = self._info, list(self._taken)
-        self._overrun = info.concurrency - len(leases)
+        self._withheld = info.concurrency - len(leases)
         await asyncio.to_thread(
-            self._store.pulse, info.id, info.incarnation, leases, overrun=self._overrun
+            self._store.pulse, info.id, info.incarnation, leases, withheld=self._withheld
         )
         await asyncio.sleep(_LEADERS_LOOK)
         await self._hand_back_what_waits()

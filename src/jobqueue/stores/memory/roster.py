@@ -58,7 +58,9 @@ class Roster:
         if worker is not None and not owner_allows(worker.info.owner, owner):
             raise not_your_worker(worker_id)
 
-    def seen(self, worker_id: str, incarnation: int, now: float, owner: str) -> WorkerStatus | None:
+    def seen(
+        self, worker_id: str, incarnation: int, now: float, owner: str, overrun: int | None
+    ) -> WorkerStatus | None:
         """Note a heartbeat; None if it is not one of a worker we count on."""
         self.check_owner(worker_id, owner)
         worker = self._workers.get(worker_id)
@@ -67,6 +69,8 @@ class Roster:
         if worker.status is WorkerStatus.OFFLINE:
             return None
         worker.last_seen = now
+        if overrun is not None:
+            worker.overrun = overrun
         return worker.status
 
     def set_status(self, worker_id: str, status: WorkerStatus) -> bool:

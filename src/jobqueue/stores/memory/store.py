@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,10 +40,12 @@ from jobqueue.core.rebuild import Rebuilt
 from jobqueue.core.restore import Restored, Told, led, not_empty, standing, unused
 from jobqueue.core.store import (
     ALL_QUEUES,
+    ANY_QUEUE,
     Application,
     Change,
     Claim,
     DeadLetters,
+    DoneJobs,
     JobFilter,
     Lag,
     Leader,
@@ -511,14 +512,7 @@ class MemoryStore:
         return record.state
 
     async def prune_done(
-        self,
-        completed_before: float,
-        limit: int,
-        term: Term,
-        *,
-        completed_after: float = -math.inf,
-        queues: Sequence[str] = (),
-        others: bool = True,
+        self, completed_before: float, limit: int, term: Term, where: DoneJobs = ANY_QUEUE
     ) -> int:
         """See ``Store.prune_done``."""
         self._check(term)
@@ -526,8 +520,8 @@ class MemoryStore:
             record
             for record in self._by_seq.values()
             if record.state is State.DONE
-            and completed_after <= (record.completed_at or 0.0) < completed_before
-            and (record.spec.queue in queues) != others
+            and where.completed_after <= (record.completed_at or 0.0) < completed_before
+            and (record.spec.queue in where.queues) != where.others
             and self._outbox.passed(record)
         ][:limit]
         for record in old:
@@ -717,15 +711,15 @@ class MemoryStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
         """See ``Store.pulse``."""
         now = self._clock.now()
-        status = self._roster.seen(worker_id, incarnation, now, owner)
+        status = self._roster.seen(worker_id, incarnation, now, owner, overrun)
         if status is None:
             return Pulse(False)
-        answer = Pulse(True, status)
         # list() of a dict's values is one step: safe beside the loop's thread.
         standing = {
             record.lease: record
@@ -738,14 +732,8 @@ class MemoryStore:
                 executing.due = now + self._rules.assignment_timeout
         if progress:
             self._keep_progress(progress, standing, now)
-        for lease in leases:
-            record = standing.pop(lease, None)
-            if record is None:
-                answer.lost.append(lease)
-            elif record.cancel_requested:
-                answer.cancelled.append(lease)
-        answer.unlisted = [held_of(record) for record in standing.values()]
-        return answer
+        held = map(held_of, standing.values())
+        return Pulse.answer(status, leases, {one.lease: one for one in held})
 
     def _keep_progress(
         self, told: Mapping[int, Progress], standing: Mapping[int | None, Record], now: float

@@ -990,6 +990,7 @@ ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = ex
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
     version = excluded.version, link = excluded.link, types = excluded.types,
     owner = excluded.owner, registered_at = excluded.registered_at, last_seen = excluded.last_seen,
+    overrun = 0,
     status = CASE WHEN w.incarnation = excluded.incarnation AND w.status <> 'OFFLINE'
                   THEN w.status ELSE 'ONLINE' END
 WHERE excluded.owner IN ('', E'\tin process') OR w.owner IN ('', excluded.owner)
@@ -1013,7 +1014,8 @@ RETURNING w.id
 -- name: beat
 -- By its owner ($4); by anybody if it has none; by who has the store open, or where nobody has to say
 -- who they are (core.job.owner_allows).
-UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestamp())
+UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestamp()),
+    overrun = coalesce($5, overrun)
 WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' AND ($4 IN ('', E'\tin process') OR owner IN ('', $4))
 RETURNING status
 
@@ -1067,7 +1069,7 @@ RETURNING id
 -- name: workers
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
        w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
-       coalesce(h.count, 0)
+       coalesce(h.count, 0), w.overrun
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (SELECT worker, count(*) FROM job_live WHERE worker IS NOT NULL GROUP BY worker) AS h
      ON h.worker = n.id
@@ -1077,7 +1079,7 @@ ORDER BY w.id
 -- As "workers", counting what they hold from $2 on.
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
        w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
-       coalesce(h.count, 0)
+       coalesce(h.count, 0), w.overrun
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (
     SELECT f.worker, (SELECT count(*) FROM job_live AS l

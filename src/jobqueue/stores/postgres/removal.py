@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 from jobqueue.core.lifecycle import State
-from jobqueue.core.store import Term
+from jobqueue.core.store import ANY_QUEUE, DoneJobs, Term
 from jobqueue.core.stream import unpublished
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.database import Database
@@ -54,14 +52,7 @@ class Removal:
         return await self._database.writing.write("delete_job", work)
 
     async def prune_done(
-        self,
-        completed_before: float,
-        limit: int,
-        term: Term,
-        *,
-        completed_after: float = -math.inf,
-        queues: Sequence[str] = (),
-        others: bool = True,
+        self, completed_before: float, limit: int, term: Term, where: DoneJobs = ANY_QUEUE
     ) -> int:
         """See ``Store.prune_done``."""
         database = self._database
@@ -70,8 +61,8 @@ class Removal:
             async with db.transaction():
                 await self._leadership.check(db, term)
                 rows = await db.fetch(
-                    SQL["old_done"], completed_before, limit, database.here(), completed_after,
-                    list(queues), others,
+                    SQL["old_done"], completed_before, limit, database.here(),
+                    where.completed_after, list(where.queues), where.others,
                 )  # fmt: skip
                 if rows:
                     await self._remove(db, [row[0] for row in rows], key_freed=False)

@@ -8,7 +8,6 @@ come together.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,10 +38,12 @@ from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
+    ANY_QUEUE,
     Application,
     Change,
     Claim,
     DeadLetters,
+    DoneJobs,
     JobFilter,
     Lag,
     Leader,
@@ -307,24 +308,10 @@ class PostgresStore:
         return await self._removal.delete_job(job_id, version=version)
 
     async def prune_done(
-        self,
-        completed_before: float,
-        limit: int,
-        term: Term,
-        *,
-        completed_after: float = -math.inf,
-        queues: Sequence[str] = (),
-        others: bool = True,
+        self, completed_before: float, limit: int, term: Term, where: DoneJobs = ANY_QUEUE
     ) -> int:
         """See ``Store.prune_done``."""
-        return await self._removal.prune_done(
-            completed_before,
-            limit,
-            term,
-            completed_after=completed_after,
-            queues=queues,
-            others=others,
-        )
+        return await self._removal.prune_done(completed_before, limit, term, where)
 
     # -- the event stream ------------------------------------------------------------------
 
@@ -402,11 +389,12 @@ class PostgresStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
         """See ``Store.pulse``."""
-        return self._workers.pulse(worker_id, incarnation, leases, begun, progress, owner)
+        return self._workers.pulse(worker_id, incarnation, leases, begun, progress, overrun, owner)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""

@@ -105,13 +105,14 @@ class Workers:
         leases: Sequence[int],
         begun: Sequence[int],
         progress: Mapping[int, Progress],
+        overrun: int | None,
         owner: str,
     ) -> Pulse:
         """See ``Store.pulse``."""
         now = self._database.now()
 
         async def work(db: Any) -> Pulse:
-            status = await db.fetchval(SQL["beat"], worker_id, incarnation, now, owner)
+            status = await db.fetchval(SQL["beat"], worker_id, incarnation, now, owner, overrun)
             if status is None:
                 await self._check_owner(db, worker_id, owner)
                 return Pulse(False)
@@ -132,15 +133,7 @@ class Workers:
                 )
             if progress:
                 await self._keep_progress(db, progress, standing, now)
-            answer = Pulse(True, WorkerStatus(status))
-            for lease in leases:
-                one = standing.pop(lease, None)
-                if one is None:
-                    answer.lost.append(lease)
-                elif one.cancel_requested:
-                    answer.cancelled.append(lease)
-            answer.unlisted = list(standing.values())
-            return answer
+            return Pulse.answer(WorkerStatus(status), leases, standing)
 
         return self._database.beat("pulse", work)
 

@@ -243,6 +243,7 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         registered_at=moment(found[b"registered_at"]),
         last_seen=float(last_seen),
         running=running,
-        partition=int(found[b"partition"]) if b"partition" in found else None,
         overrun=int(found.get(b"overrun", 0)),
+        partition=int(found[b"partition"]) if b"partition" in found else None,
+        withheld=int(found.get(b"withheld", 0)),
     )

@@ -49,12 +49,13 @@ class Pulses:
         begun: Sequence[int],
         progress: Mapping[int, Progress],
         overrun: int | None,
+        withheld: int | None,
         owner: str,
     ) -> Pulse:
         """See ``DispatchStore.pulse``."""
         began = time.perf_counter()
         try:
-            said = self._ask(worker_id, incarnation, begun, progress, overrun, owner)
+            said = self._ask(worker_id, incarnation, begun, progress, overrun, withheld, owner)
         finally:
             self._observer.queried("pulse", time.perf_counter() - began)
         if said is None:
@@ -62,16 +63,8 @@ class Pulses:
         if said == [b"denied"]:
             raise not_your_worker(worker_id)
         status, rows = said
-        answer = Pulse(True, WorkerStatus(status.decode()))
         standing = {one.lease: one for one in map(documents.held, rows)}
-        for lease in leases:
-            one = standing.pop(lease, None)
-            if one is None:
-                answer.lost.append(lease)
-            elif one.cancel_requested:
-                answer.cancelled.append(lease)
-        answer.unlisted = list(standing.values())
-        return answer
+        return Pulse.answer(WorkerStatus(status.decode()), leases, standing)
 
     def _ask(
         self,
@@ -80,6 +73,7 @@ class Pulses:
         begun: Sequence[int],
         progress: Mapping[int, Progress],
         overrun: int | None,
+        withheld: int | None,
         owner: str,
     ) -> Any:
         if not self._runner.opened:
@@ -89,12 +83,13 @@ class Pulses:
             str(incarnation),
             [str(lease) for lease in begun],
             self._rules.assignment_timeout,
-            overrun,
+            withheld,
             {
                 str(lease): ("" if said.value is None else repr(said.value), said.text)
                 for lease, said in progress.items()
             },
             owner,
+            overrun,
         )
         found, *rest = self._runner.arguments("pulse", asked, "", 0)
         try:

@@ -38,10 +38,12 @@ from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
+    ANY_QUEUE,
     Application,
     Change,
     Claim,
     DeadLetters,
+    DoneJobs,
     JobFilter,
     Lag,
     Leader,
@@ -314,23 +316,17 @@ class RedisStore:
         return STATES[state]
 
     async def prune_done(
-        self,
-        completed_before: float,
-        limit: int,
-        term: Term,
-        *,
-        completed_after: float = -math.inf,
-        queues: Sequence[str] = (),
-        others: bool = True,
+        self, completed_before: float, limit: int, term: Term, where: DoneJobs = ANY_QUEUE
     ) -> int:
         """See ``Store.prune_done``."""
         removed, passed_over = 0, 0
         here = self._runner.here()  # ages count, whatever this machine's clock shows
-        first = None if completed_after == -math.inf else here - completed_after
+        after = where.completed_after
+        first = None if after == -math.inf else here - after
         ages = (here - completed_before, first)
         while True:
             wanted = min(limit - removed, _PRUNED_AT_ONCE)
-            asked = (*ages, wanted, term_of(term), list(queues), others, passed_over)
+            asked = (*ages, wanted, term_of(term), list(where.queues), where.others, passed_over)
             said = await self._runner.write("prune_done", asked)
             if said is None:
                 raise TermEnded
@@ -416,12 +412,15 @@ class RedisStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
-        overrun: int | None = None,
+        withheld: int | None = None,
     ) -> Pulse:
         """See ``DispatchStore.pulse``."""
-        return self._pulses.pulse(worker_id, incarnation, leases, begun, progress, overrun, owner)
+        return self._pulses.pulse(
+            worker_id, incarnation, leases, begun, progress, overrun, withheld, owner
+        )
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         """See ``Store.held``."""

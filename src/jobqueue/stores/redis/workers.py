@@ -26,7 +26,7 @@ class Workers:
         said: list[Any] = [
             "hostname", info.hostname, "pid", info.pid, "concurrency", info.concurrency,
             "queues", json.dumps(list(info.queues)), "version", info.version,
-            "link", str(info.link), "fallback", int(info.fallback), "overrun", 0,
+            "link", str(info.link), "fallback", int(info.fallback), "overrun", 0, "withheld", 0,
             "types", json.dumps(None if info.types is None else sorted(info.types)),
             "owner", info.owner,
         ]  # fmt: skip

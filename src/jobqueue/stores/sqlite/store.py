@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
-import math
 import sqlite3
 import threading
 import time
@@ -54,10 +53,12 @@ from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.restore import Restored, Told
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import (
+    ANY_QUEUE,
     Application,
     Change,
     Claim,
     DeadLetters,
+    DoneJobs,
     JobFilter,
     Lag,
     Leader,
@@ -351,21 +352,15 @@ class SqliteStore:
         return found
 
     async def prune_done(
-        self,
-        completed_before: float,
-        limit: int,
-        term: Term,
-        *,
-        completed_after: float = -math.inf,
-        queues: Sequence[str] = (),
-        others: bool = True,
+        self, completed_before: float, limit: int, term: Term, where: DoneJobs = ANY_QUEUE
     ) -> int:
         """See ``Store.prune_done``."""
 
         def work(db: sqlite3.Connection) -> int | None:
             if not leadership.stands(db, term, self._clock.now()):
                 return None
-            wanted = (completed_before, limit, completed_after, json.dumps([*queues]), others)
+            queues = json.dumps([*where.queues])
+            wanted = (completed_before, limit, where.completed_after, queues, where.others)
             rows = db.execute(SQL["old_done"], wanted).fetchall()
             self._remove(db, rows, State.DONE, key_freed=False)
             return len(rows)
@@ -578,6 +573,7 @@ class SqliteStore:
         leases: Sequence[int],
         begun: Sequence[int] = (),
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
@@ -590,9 +586,8 @@ class SqliteStore:
                 return not_your_worker(worker_id)
             if known is None or known[0] != incarnation or known[2] == WorkerStatus.OFFLINE:
                 return Pulse(False)
-            db.execute("UPDATE worker SET last_seen = ? WHERE id = ?", (now, worker_id))
+            db.execute(SQL["beat"], (now, overrun, worker_id))
             standing = {one.lease: one for one in reads.held(db, worker_id)}
-            answer = Pulse(True, WorkerStatus(known[2]))
             late = [
                 (now + self._rules.assignment_timeout, one.seq, one.lease)
                 for lease in begun
@@ -601,14 +596,7 @@ class SqliteStore:
             db.executemany("UPDATE live SET due = ? WHERE seq = ? AND lease = ?", late)
             if progress:
                 self._keep_progress(db, progress, standing, now)
-            for lease in leases:
-                one = standing.pop(lease, None)
-                if one is None:
-                    answer.lost.append(lease)
-                elif one.cancel_requested:
-                    answer.cancelled.append(lease)
-            answer.unlisted = list(standing.values())
-            return answer
+            return Pulse.answer(WorkerStatus(known[2]), leases, standing)
 
         try:
             return _or_raise(self._open_writer().post("pulse", work).result(_PULSE_TIMEOUT))

@@ -272,6 +272,7 @@ def worker_to_pb(worker: Worker) -> types_pb2.Worker:
         last_seen=stamp(worker.last_seen),
         running=worker.running,
         owner=shown_owner(worker.info.owner),
+        overrun=worker.overrun,
     )
 
 
@@ -285,6 +286,7 @@ def worker_from_pb(message: types_pb2.Worker) -> Worker:
         registered_at=seconds(message.registered_at),
         last_seen=seconds(message.last_seen),
         running=message.running,
+        overrun=message.overrun,
     )
 
 

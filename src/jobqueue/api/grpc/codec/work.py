@@ -141,6 +141,11 @@ def _lease_progress(one: worker_pb2.LeaseProgress) -> tuple[int, Progress]:
     return one.lease, Progress.of(one.value if one.HasField("value") else None, one.text)
 
 
+def overrun_of(beat: worker_pb2.Beat | worker_pb2.HeartbeatRequest) -> int | None:
+    """How many slots are overrun; None: it is not said."""
+    return beat.overrun if beat.HasField("overrun") else None
+
+
 def pulse_to_pb(pulse: Pulse) -> worker_pb2.Pulse:
     """The answer to a heartbeat."""
     return worker_pb2.Pulse(

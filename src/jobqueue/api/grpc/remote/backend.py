@@ -349,12 +349,13 @@ class GrpcBackend:
         begun: Sequence[int] = (),
         complete: bool = True,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
         *,
         owner: str = "",
     ) -> Pulse:
         """Heartbeat of a worker that need not be connected through here."""
         servers = self._servers
-        request = beat_request(worker_id, incarnation, leases, begun, complete, progress)
+        request = beat_request(worker_id, incarnation, leases, begun, complete, progress, overrun)
         return pulse_from_pb(servers.heartbeat(request, servers.pick()).pulse)
 
     async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:

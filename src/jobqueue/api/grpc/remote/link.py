@@ -54,6 +54,7 @@ def beat_request(
     begun: Sequence[int],
     complete: bool,
     progress: Mapping[int, Progress],
+    overrun: int | None,
 ) -> pb.HeartbeatRequest:
     """A heartbeat on the wire."""
     return pb.HeartbeatRequest(
@@ -63,6 +64,7 @@ def beat_request(
         begun=begun,
         incomplete=not complete,
         progress=progress_to_pb(progress),
+        overrun=overrun,
     )
 
 
@@ -171,12 +173,15 @@ class RemoteLink:
         complete: bool = True,
         fresh: bool = False,
         progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
     ) -> Pulse:
         """Heartbeat on a channel of its own, from any thread. The stream tells what is fresh."""
         if self._closed:
             raise Unavailable("the link is closed")
         info = self.info
-        request = beat_request(info.id, info.incarnation, leases, begun, complete, progress)
+        request = beat_request(
+            info.id, info.incarnation, leases, begun, complete, progress, overrun
+        )
         pulse = pulse_from_pb(self._servers.heartbeat(request, self._wiring).pulse)
         if not pulse.known and not self._connected:
             raise Unavailable("the worker is about to register again")

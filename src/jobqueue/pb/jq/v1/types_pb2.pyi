@@ -891,6 +891,7 @@ class Worker(_message.Message):
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    OVERRUN_FIELD_NUMBER: _builtins.int
     status: Global___WorkerStatus.ValueType
     """Its status."""
     running: _builtins.int
@@ -898,6 +899,10 @@ class Worker(_message.Message):
     owner: _builtins.str
     """The name of the caller that registered it. Empty: nobody had to say who they are, or it is in the
     process of a server.
+    """
+    overrun: _builtins.int
+    """Slots whose attempt is over (timed out, or its lease was lost) and whose function still runs, by
+    its last heartbeat.
     """
     @_builtins.property
     def info(self) -> Global___WorkerInfo:
@@ -920,10 +925,11 @@ class Worker(_message.Message):
         last_seen: _timestamp_pb2.Timestamp | None = ...,
         running: _builtins.int = ...,
         owner: _builtins.str = ...,
+        overrun: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "registered_at", b"registered_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "owner", b"owner", "registered_at", b"registered_at", "running", b"running", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "overrun", b"overrun", "owner", b"owner", "registered_at", b"registered_at", "running", b"running", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -392,8 +392,13 @@ class Beat(_message.Message):
     BEGUN_FIELD_NUMBER: _builtins.int
     INCOMPLETE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    OVERRUN_FIELD_NUMBER: _builtins.int
     incomplete: _builtins.bool
     """The list may lack leases that were delivered a moment ago: nothing is lost by not being in it."""
+    overrun: _builtins.int
+    """Slots whose attempt is over (timed out, or its lease was lost) and whose function still runs. Not
+    given: as before.
+    """
     @_builtins.property
     def leases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The leases held, all of them."""
@@ -415,12 +420,15 @@ class Beat(_message.Message):
         begun: _abc.Iterable[_builtins.int] | None = ...,
         incomplete: _builtins.bool = ...,
         progress: _abc.Iterable[Global___LeaseProgress] | None = ...,
+        overrun: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_overrun", b"_overrun", "overrun", b"overrun"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "incomplete", b"incomplete", "leases", b"leases", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_overrun", b"_overrun", "begun", b"begun", "incomplete", b"incomplete", "leases", b"leases", "overrun", b"overrun", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__overrun: _TypeAlias = _typing.Literal["overrun"]  # noqa: Y015
+    _WhichOneofArgType__overrun: _TypeAlias = _typing.Literal["_overrun", b"_overrun"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__overrun) -> _WhichOneofReturnType__overrun | None: ...
 
 Global___Beat: _TypeAlias = Beat  # noqa: Y015
 
@@ -738,12 +746,17 @@ class HeartbeatRequest(_message.Message):
     BEGUN_FIELD_NUMBER: _builtins.int
     INCOMPLETE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    OVERRUN_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """As registered."""
     incarnation: _builtins.int
     """As registered."""
     incomplete: _builtins.bool
     """The list may lack leases that were delivered a moment ago: nothing is lost by not being in it."""
+    overrun: _builtins.int
+    """Slots whose attempt is over (timed out, or its lease was lost) and whose function still runs. Not
+    given: as before.
+    """
     @_builtins.property
     def leases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The leases held, all of them."""
@@ -767,12 +780,15 @@ class HeartbeatRequest(_message.Message):
         begun: _abc.Iterable[_builtins.int] | None = ...,
         incomplete: _builtins.bool = ...,
         progress: _abc.Iterable[Global___LeaseProgress] | None = ...,
+        overrun: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_overrun", b"_overrun", "overrun", b"overrun"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "incarnation", b"incarnation", "incomplete", b"incomplete", "leases", b"leases", "progress", b"progress", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_overrun", b"_overrun", "begun", b"begun", "incarnation", b"incarnation", "incomplete", b"incomplete", "leases", b"leases", "overrun", b"overrun", "progress", b"progress", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__overrun: _TypeAlias = _typing.Literal["overrun"]  # noqa: Y015
+    _WhichOneofArgType__overrun: _TypeAlias = _typing.Literal["_overrun", b"_overrun"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__overrun) -> _WhichOneofReturnType__overrun | None: ...
 
 Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
 

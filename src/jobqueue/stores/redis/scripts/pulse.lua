@@ -1,5 +1,6 @@
 -- A heartbeat. asked: {worker, incarnation, leases that are executed, assignment timeout, slots that
--- are overrun (nil: as before), progress {value ('': not known), text} by lease, owner}
+-- are withheld (nil: as before), progress {value ('': not known), text} by lease, owner, slots that are
+-- overrun (nil: as before)}
 -- Answers {status, leases in force}, {'denied'} if it is another owner's, or nothing if it must register
 -- again. May be repeated.
 --# include common.lua
@@ -7,7 +8,7 @@
 --# include owners.lua
 local id = asked[1]
 local key = prefix .. 'worker:' .. id
-local known = redis.call('HMGET', key, 'incarnation', 'status', 'overrun', 'owner')
+local known = redis.call('HMGET', key, 'incarnation', 'status', 'withheld', 'owner')
 if not owner_allows(known[4], asked[7]) then
   return {'denied'}
 end
@@ -17,8 +18,11 @@ end
 redis.call('HSET', key, 'last_heartbeat', iso(now))
 redis.call('ZADD', prefix .. 'workers', now_text, id)
 if asked[5] and asked[5] ~= tonumber(known[3] or 0) then
-  redis.call('HSET', key, 'overrun', asked[5])
+  redis.call('HSET', key, 'withheld', asked[5])
   redis.call('PUBLISH', prefix .. 'changes', ARGV[2] .. ' 4') -- core.store.Change.CONTROL
+end
+if asked[8] then
+  redis.call('HSET', key, 'overrun', asked[8])
 end
 -- Progress counts while its job is RUNNING under its lease. Nothing looks for it when an attempt
 -- ends: "progress" has the jobs that it may have to be removed from, by the time of the last look.
