@@ -301,7 +301,7 @@ async def test_a_healthy_caller_does_not_wait_for_all_batches_of_another(
                     loop = asyncio.get_running_loop()
                     asked = (loop.run_in_executor(threads, post) for _ in range(MANY))
                     statuses = {status for status, _ in await asyncio.gather(*asked)}
-                    assert statuses == {400}
+                    assert statuses <= {400, 504}  # or it has waited as long as a request may
                 else:
                     call: Any = attackers.unary_unary("/jq.v1.ClientService/SubmitBatch")
                     batch = client_pb2.SubmitBatchRequest(specs=[spec] * MAX_BATCH)
