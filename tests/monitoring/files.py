@@ -35,5 +35,13 @@ def variable_expressions() -> Iterator[tuple[str, str]]:
             yield variable["name"], f"max by ({found[2]}) ({found[1]})"
 
 
+def scaling_expressions() -> Iterator[tuple[str, str]]:
+    """What the autoscaler of Kubernetes reads."""
+    values = ROOT / "deploy/kubernetes/components/autoscaling/adapter-values.yaml"
+    for rule in yaml.safe_load(values.read_text())["rules"]["external"]:
+        yield rule["name"]["as"], rule["metricsQuery"]
+
+
 DASHBOARD_EXPRESSIONS = [*panel_expressions(), *variable_expressions()]
-EXPRESSIONS = [*((rule["alert"], rule["expr"]) for rule in RULES), *DASHBOARD_EXPRESSIONS]
+SHOWN = [*DASHBOARD_EXPRESSIONS, *scaling_expressions()]  # never empty where jobs flow
+EXPRESSIONS = [*((rule["alert"], rule["expr"]) for rule in RULES), *SHOWN]

@@ -15,7 +15,7 @@ from jobqueue.core.errors import NotFound
 from jobqueue.core.job import JobSpec
 from tests import patience, ports
 from tests.faults.processes import Site
-from tests.monitoring.files import DASHBOARD_EXPRESSIONS, EXPRESSIONS, PROMETHEUS, RULES, SCRAPES
+from tests.monitoring.files import EXPRESSIONS, PROMETHEUS, RULES, SCRAPES, SHOWN
 from tests.plain_http import plain_http
 from tests.services.plugin import OwnPrometheus, OwnRedis
 from tests.services.topics import Topics
@@ -145,7 +145,7 @@ async def every_part_is_scraped(api: Api) -> None:
 
 async def everything_is_shown(api: Api, site: Site, backend: GrpcBackend) -> None:
     """Each panel has something to show, after a little of everything."""
-    missing = dict(DASHBOARD_EXPRESSIONS)
+    missing = dict(SHOWN)
     limit = patience.Limit(90)
     while missing and not limit.over:
         await some_of_everything(site, backend)
