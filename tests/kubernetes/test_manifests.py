@@ -29,6 +29,8 @@ DEPLOYMENT = ROOT / "docs/deployment.md"
 NAME = "app.kubernetes.io/name"
 IMAGE_USER = 10001  # as the Dockerfile says
 
+WORKLOADS = ("StatefulSet", "Deployment", "Job")
+
 Object = dict[str, Any]
 Objects = dict[tuple[str, str], Object]  # by kind and name
 
@@ -83,11 +85,10 @@ def errors_of(document: Object) -> list[str]:
 
 
 def pod_specs(objects: Objects) -> dict[str, Object]:
-    """Of Deployments and Jobs."""
     return {
         name: one["spec"]["template"]["spec"]
         for (kind, name), one in objects.items()
-        if kind in ("Deployment", "Job")
+        if kind in WORKLOADS
     }
 
 
@@ -113,7 +114,7 @@ def test_every_object_fits_the_published_schemas(objects: Objects) -> None:
 )
 def test_a_mistake_is_found(path: tuple[Any, ...], value: Any) -> None:
     text = (KUBERNETES / "base/server.yaml").read_text()
-    deployment = by_name(yaml.safe_load_all(text))["Deployment", "jq-server"]
+    deployment = by_name(yaml.safe_load_all(text))["StatefulSet", "jq-server"]
     assert errors_of(deployment) == []
     place: Any = deployment
     for step in path[:-1]:
@@ -184,9 +185,9 @@ def test_migrations_run_as_a_job(objects: Objects) -> None:
 
 
 def test_a_roll_out_and_a_drained_node_leave_servers(objects: Objects) -> None:
-    spec = objects["Deployment", "jq-server"]["spec"]
+    spec = objects["StatefulSet", "jq-server"]["spec"]
     assert spec["replicas"] >= 2
-    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert "updateStrategy" not in spec  # one after the other, as ever
     assert objects["PodDisruptionBudget", "jq-server"]["spec"]["minAvailable"] == 1
     assert "maxUnavailable" in objects["PodDisruptionBudget", "jq-worker"]["spec"]
 
@@ -200,7 +201,7 @@ def selectors(document: Object) -> Iterator[dict[str, str]]:
     match document["kind"]:
         case "Service":
             yield spec["selector"]
-        case "Deployment" | "PodDisruptionBudget":
+        case "Deployment" | "StatefulSet" | "PodDisruptionBudget":
             yield spec["selector"]["matchLabels"]
         case "NetworkPolicy":
             yield spec["podSelector"]["matchLabels"]
@@ -210,13 +211,12 @@ def test_selectors_find_pods_and_ports_have_their_names(objects: Objects) -> Non
     pods = {
         name: objects[kind, name]["spec"]["template"]["metadata"]["labels"]
         for kind, name in objects
-        if kind in ("Deployment", "Job")
+        if kind in WORKLOADS
     }
     for (kind, name), document in objects.items():
         for labels in selectors(document) if "spec" in document else ():
-            assert [pod for pod, own in pods.items() if labels.items() <= own.items()] == [name], (
-                kind
-            )
+            meant = [pod for pod, own in pods.items() if labels.items() <= own.items()]
+            assert meant == ["jq-server" if name == "jq-servers" else name], kind
     for name in ("jq-server", "jq-worker"):
         ports = {port["name"] for port in container(objects, name)["ports"]}
         service = objects["Service", name]
@@ -276,6 +276,18 @@ def test_settings_are_those_of_our_programs(built: Objects) -> None:
     assert (server.settings.http.host, server.settings.grpc.host) == ("0.0.0.0", "0.0.0.0")
 
 
+def test_workers_know_every_server_by_its_name(built: Objects) -> None:
+    """So that they go on at another one while theirs is exchanged."""
+    spec = built["StatefulSet", "jq-server"]["spec"]
+    assert built["Service", spec["serviceName"]]["spec"]["clusterIP"] == "None"
+    used = container(built, "jq-worker")["envFrom"][0]["configMapRef"]["name"]
+    server = built["ConfigMap", used]["data"]["JQ_WORKER_SERVER"]
+    told = parse_url(server if "://" in server else f"grpc://{server}")
+    names = [f"jq-server-{number}.{spec['serviceName']}" for number in range(spec["replicas"])]
+    assert [".".join(host.split(".")[:2]) for host, _ in told.servers] == names
+    assert {port for _, port in told.servers} == {Settings().grpc.port}
+
+
 def test_volumes_name_what_is_there(built: Objects) -> None:
     maps = {name for kind, name in built if kind == "ConfigMap"}
     for name, pod in pod_specs(built).items():
@@ -298,11 +310,13 @@ def test_prometheus_gets_the_job_names_that_alerts_look_for() -> None:
     jobs = set()
     for (kind, name), one in aws.items():
         if kind == "ServiceMonitor":
-            service = aws["Service", name]
-            assert (
-                one["spec"]["selector"]["matchLabels"].items()
-                <= service["metadata"]["labels"].items()
+            wanted = one["spec"]["selector"]["matchLabels"].items()
+            (service,) = (
+                other
+                for (kind, _), other in aws.items()
+                if kind == "Service" and wanted <= other["metadata"]["labels"].items()
             )
+            assert service is aws["Service", name]
             jobs.add(service["metadata"]["labels"][one["spec"]["jobLabel"]])
             (endpoint,) = one["spec"]["endpoints"]
             assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}

@@ -20,6 +20,7 @@ import yaml
 SCHEMAS = Path(__file__).with_name("schemas.json")
 KINDS = {  # apiVersion and kind, as the file of its schema is called
     "apps/v1 Deployment": "deployment-apps-v1",
+    "apps/v1 StatefulSet": "statefulset-apps-v1",
     "batch/v1 Job": "job-batch-v1",
     "v1 Service": "service-v1",
     "v1 ServiceAccount": "serviceaccount-v1",
