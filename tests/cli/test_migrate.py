@@ -19,8 +19,12 @@ async def test_the_schema_is_brought_up_to_date_and_nothing_else_is_done(
 ) -> None:
     for _ in range(2):
         # A server would not start like this: everybody could call it.
-        told = {"JQ_DB_URL": empty_postgres_dsn, "JQ_HTTP_HOST": "0.0.0.0"}
-        done = processes.run("server", "--migrate", cwd=tmp_path, **told)
+        done = processes.run(
+            *("server", "--migrate"),
+            cwd=tmp_path,
+            JQ_DB_URL=empty_postgres_dsn,
+            JQ_HTTP_HOST="0.0.0.0",
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "is up to date" in done.stdout
         assert empty_postgres_dsn not in done.stdout  # it holds the password
@@ -31,8 +35,9 @@ async def test_the_schema_is_brought_up_to_date_and_nothing_else_is_done(
 
 
 def test_a_store_that_is_away_is_a_failure(tmp_path: Path) -> None:
-    told = {"JQ_DB_URL": NOWHERE, "JQ_DB_START_TIMEOUT": "0"}
-    done = processes.run("server", "--migrate", cwd=tmp_path, **told)
+    done = processes.run(
+        "server", "--migrate", cwd=tmp_path, JQ_DB_URL=NOWHERE, JQ_DB_START_TIMEOUT="0"
+    )
     assert done.returncode == 6
     assert "127.0.0.1:1" in done.stdout
 

@@ -160,7 +160,6 @@ def test_pods_are_given_the_time_to_stop(objects: Objects) -> None:
     assert pods["jq-worker"]["terminationGracePeriodSeconds"] > needed
 
 
-@pytest.mark.req("jq:FR-049")
 def test_nothing_runs_as_root_or_may_become_it(objects: Objects) -> None:
     for name, pod in pod_specs(objects).items():
         context = pod["securityContext"]
