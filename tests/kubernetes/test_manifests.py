@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,46 +16,23 @@ import yaml
 from jobqueue import config
 from jobqueue.config import Settings
 from jobqueue.topology.connect import check_redis_url, parse_url
-from tests import patience
+from tests.kubernetes.manifests import (
+    DEPLOYMENT,
+    KUBERNETES,
+    ROOT,
+    WORKLOADS,
+    Object,
+    Objects,
+    built_text,
+    by_name,
+    container,
+    pod_specs,
+)
 from tests.kubernetes.trim_schemas import SCHEMAS
 from tests.monitoring.files import DOCS as MONITORING
 from tests.monitoring.files import PROMETHEUS, SCRAPES
 
-ROOT = Path(__file__).parents[2]
-KUBERNETES = ROOT / "deploy/kubernetes"
-DEPLOYMENT = ROOT / "docs/deployment.md"
-NAME = "app.kubernetes.io/name"
 IMAGE_USER = 10001  # as the Dockerfile says
-
-WORKLOADS = ("StatefulSet", "Deployment", "Job")
-
-Object = dict[str, Any]
-Objects = dict[tuple[str, str], Object]  # by kind and name
-
-
-def kustomize() -> list[str]:
-    if shutil.which("kustomize"):
-        return ["kustomize", "build"]
-    if shutil.which("kubectl"):
-        return ["kubectl", "kustomize"]
-    pytest.skip("neither kustomize nor kubectl is here: nothing builds the overlays")
-
-
-@functools.cache
-def built_text(overlay: str) -> str:
-    done = subprocess.run(
-        [*kustomize(), str(KUBERNETES / "overlays" / overlay)],
-        capture_output=True,
-        text=True,
-        timeout=patience.longest(60),
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # nothing deprecated
-    return done.stdout
-
-
-def by_name(documents: Iterator[Object]) -> Objects:
-    return {(one["kind"], one["metadata"]["name"]): one for one in documents}
 
 
 @pytest.fixture(params=["example", "aws"])
@@ -82,19 +57,6 @@ def errors_of(document: Object) -> list[str]:
     schema = {**schemas["kinds"][kind], "$defs": schemas["$defs"]}
     found = jsonschema_rs.validator_for(schema).iter_errors(document)
     return [f"{kind} {list(error.instance_path)}: {error.message}" for error in found]
-
-
-def pod_specs(objects: Objects) -> dict[str, Object]:
-    return {
-        name: one["spec"]["template"]["spec"]
-        for (kind, name), one in objects.items()
-        if kind in WORKLOADS
-    }
-
-
-def container(objects: Objects, name: str) -> Object:
-    (only,) = pod_specs(objects)[name]["containers"]
-    return dict(only)
 
 
 # -- against the published schemas -------------------------------------------------------------
