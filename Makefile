@@ -106,11 +106,11 @@ bench-recovery: services ## Measure recovery from killed, slow and silent server
 bench-streaming: services ## Measure the event stream on a private PostgreSQL and Kafka (ARGS=--help)
 	@exec $(BIN)/python -m bench.streaming $(ARGS)
 
-# PostgreSQL, Redis and Kafka: tests start their own, if the programs are there. Where they are
-# missing and cannot be had, those tests are skipped; JQ_TEST_REQUIRE=postgres,redis,kafka forbids
+# PostgreSQL, Redis, Kafka and Prometheus: tests start their own, if the programs are there. Where
+# they are missing and cannot be had, those tests are skipped; JQ_TEST_REQUIRE (as in .ci/run) forbids
 # that. Kafka is that of KAFKA_HOME, else fetched once with Maven (scripts/kafka/pom.xml).
 .PHONY: services
-services: $(DEV_STAMP) ## Find PostgreSQL, Redis and Kafka; get them where that is possible
+services: $(DEV_STAMP) ## Find PostgreSQL, Redis, Kafka and Prometheus; get them where that is possible
 	@$(BIN)/python scripts/services ensure --or-skip
 
 .PHONY: test

@@ -38,7 +38,7 @@ def test_a_merge_needs_the_static_checks() -> None:
 def test_a_merge_needs_the_tests_on_real_servers() -> None:
     """Without its server a test is skipped; in a merge's run that is a failure."""
     text = (ROOT / ".ci/run").read_text()
-    assert "\nexport JQ_TEST_REQUIRE=postgres,redis,kafka\n" in text
+    assert "\nexport JQ_TEST_REQUIRE=postgres,redis,kafka,prometheus\n" in text
     assert text.index("JQ_TEST_REQUIRE") < text.index("step test")
 
 

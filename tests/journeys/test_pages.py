@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
 
+from jobqueue.topology.backing import find_postgres
 from tests import ports
 from tests.journeys.machine import Machine
 from tests.journeys.pages import blocks, shell, write_files
+from tests.services.plugin import OwnPostgres
 from tests.services.run import Run
 
 
@@ -58,3 +61,32 @@ def test_the_commands_of_the_security_page_work(
     printed = shell(machine, prelude, text)
     for words in [*expected, '"components"']:
         assert words in printed
+
+
+@pytest.mark.req("jq:NFR-020")
+def test_the_backup_of_the_deployment_page_can_be_restored(
+    machine: Machine, own_postgres: OwnPostgres
+) -> None:
+    postgres = own_postgres()
+    programs = find_postgres()
+    if programs is None or not (programs / "pg_dump").exists():
+        pytest.skip("the client programs of PostgreSQL are not here")
+    prelude = f"""
+        export DB={postgres.dsn()} RESTORED={postgres.dsn("restored")}
+        export PATH=$PATH:{programs}
+        jq-server --db-url "$DB" --migrate
+        jq-ctl --url "$DB" job submit default '{{"order": 1}}' --type unknown-here
+        jq-ctl --url "$DB" job submit default '{{"order": 2}}' --type unknown-here
+    """
+    (commands,) = blocks("docs/deployment.md", "sh")
+    printed = shell(machine, prelude, commands)
+    assert re.search(r"^PENDING:\s+2$", printed, re.MULTILINE), printed
+
+
+def test_the_clusters_of_the_deployment_page(machine: Machine) -> None:
+    """Each on a file here, in place of servers."""
+    (program,) = blocks("docs/deployment.md", "python")
+    for name in ("orders", "mail"):
+        program = re.sub(rf'"grpc://{name}[^"]*"', f'"sqlite:///{name}.db"', program)
+    machine.write("clusters.py", program)
+    assert "thank you for order 42" in machine.succeed("python", "clusters.py")

@@ -20,6 +20,7 @@ from jobqueue.topology.backing import (
     find_redis,
 )
 from tests.services import maven
+from tests.services.prometheus import PrivatePrometheus, find_prometheus
 
 REQUIRE = "JQ_TEST_REQUIRE"  # names whose absence fails a test instead of skipping it
 
@@ -27,7 +28,7 @@ REQUIRE = "JQ_TEST_REQUIRE"  # names whose absence fails a test instead of skipp
 @dataclass(frozen=True)
 class Service:
     name: str
-    variable: str  # names a server to use instead of a private one
+    variable: str  # names a server to use instead of a private one; empty: tests have their own
     find: Callable[[], Path | None]
     server: Callable[..., Any]  # of a folder and settings: a PrivateServer
     address: Callable[[Any], str]
@@ -46,7 +47,7 @@ class Service:
             way = f"get it ({by}, with Java 17 and Maven), set KAFKA_HOME to an unpacked one"
         else:
             way = f"install it (Debian and Ubuntu, as root: {by})"
-        return f"{way}, or name a server in {self.variable}"
+        return f"{way}, or name a server in {self.variable}" if self.variable else way
 
 
 SERVICES = {
@@ -91,6 +92,16 @@ SERVICES = {
             settings={"log.segment.delete.delay.ms": "1000"},
             fetch=maven.fetch,
             can_fetch=maven.can_fetch,
+        ),
+        Service(
+            name="prometheus",
+            variable="",  # another's does not scrape a test's programs
+            find=find_prometheus,
+            server=PrivatePrometheus,
+            address=lambda server: server.url,
+            packages=("prometheus",),
+            client="httpx",
+            units=("prometheus.service",),
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""Real PostgreSQL, Redis and Kafka for tests and for trying things out.
+"""Real PostgreSQL, Redis, Kafka and Prometheus for tests and for trying things out.
 
     scripts/services ensure            install what is missing (Debian and Ubuntu, as root)
     eval "$(scripts/services start)"   start private servers and name them to this shell
@@ -9,7 +9,8 @@
 Private servers listen on free ports of 127.0.0.1, run as an unprivileged user, keep their data in
 a temporary folder, and have nothing to do with servers of the system. A service that is named in
 the environment (JQ_TEST_POSTGRES_DSN, JQ_TEST_REDIS_URL, JQ_TEST_KAFKA_BOOTSTRAP) is used as it
-is, and not started. Kafka is that of KAFKA_HOME; without it, Maven fetches it into a cache.
+is, and not started. Kafka is that of KAFKA_HOME; without it, Maven fetches it into a cache. Tests
+have a Prometheus each, so none is started here.
 `make test` needs none of this but `ensure`: a test run starts and stops its own servers.
 """
 
@@ -132,6 +133,9 @@ def _is_there(service: Service) -> bool:
 def start(services: Sequence[Service], args: argparse.Namespace) -> int:
     addresses: dict[str, str] = {}
     for service in services:
+        if not service.variable:
+            _say(f"{service.name}: tests start their own, nothing started")
+            continue
         if named := os.environ.get(service.variable):
             addresses[service.variable] = named
             _say(f"{service.name}: named by {service.variable}, nothing started")

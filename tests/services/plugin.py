@@ -7,6 +7,7 @@
     own_postgres          makes servers that the test may kill, restart and stop
     own_redis             the same
     own_kafka             the same
+    own_prometheus        the same, with the files that it is given
 
 Servers are started when the first test asks for one, shared by all processes of the run, and ended
 with it. A test that asks for one is marked `integration`; one that asks by `getfixturevalue` has
@@ -25,6 +26,7 @@ import pytest
 from jobqueue.topology.backing import PrivateKafka, PrivatePostgres, PrivateRedis
 from tests import stand_in
 from tests.services import catalog
+from tests.services.prometheus import PrivatePrometheus
 from tests.services.run import Place, Run
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 FIXTURES = {
     *("postgres_dsn", "empty_postgres_dsn", "redis_url", "kafka"),
-    *("own_postgres", "own_redis", "own_kafka"),
+    *("own_postgres", "own_redis", "own_kafka", "own_prometheus"),
 }
 MOCK = "kafka_or_mock"
 _run: pytest.StashKey[Run] = pytest.StashKey()
@@ -40,6 +42,7 @@ _run: pytest.StashKey[Run] = pytest.StashKey()
 OwnPostgres = Callable[..., PrivatePostgres]
 OwnRedis = Callable[..., PrivateRedis]
 OwnKafka = Callable[..., PrivateKafka]
+OwnPrometheus = Callable[..., PrivatePrometheus]
 
 
 # The run.
@@ -170,6 +173,12 @@ def own_redis(services: Run) -> Iterator[OwnRedis]:
 def own_kafka(services: Run) -> Iterator[OwnKafka]:
     """`own_kafka(settings)` is a Kafka of the test's own, running and without topics."""
     yield from _own("kafka", services)
+
+
+@pytest.fixture
+def own_prometheus(services: Run) -> Iterator[OwnPrometheus]:
+    """`own_prometheus({"prometheus.yaml": text, …})` is a Prometheus that runs with these files."""
+    yield from _own("prometheus", services)
 
 
 def _own(name: str, run: Run) -> Iterator[Callable[..., Any]]:

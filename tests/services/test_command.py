@@ -88,6 +88,7 @@ def test_start_status_and_stop(call: Call, folder: Path) -> None:
         "postgres": ("running", redact(told["JQ_TEST_POSTGRES_DSN"])),
         "redis": ("running", redact(told["JQ_TEST_REDIS_URL"])),
         "kafka": ("running", told["JQ_TEST_KAFKA_BOOTSTRAP"]),
+        "prometheus": ("stopped", "-"),
     }
     again = call("start", "--json")
     assert json.loads(again.stdout) == told
@@ -97,6 +98,7 @@ def test_start_status_and_stop(call: Call, folder: Path) -> None:
         "postgres": "running",
         "redis": "stopped",
         "kafka": "running",
+        "prometheus": "stopped",
     }
     assert call("stop").returncode == 0
     assert call("stop").returncode == 0
@@ -119,9 +121,11 @@ def test_a_service_that_is_named_is_not_started(call: Call, folder: Path) -> Non
     assert json.loads(done.stdout) == named
     assert not (folder / "services").exists()
     status = call("status", **named)
-    assert {row[0] for row in rows(status).values()} == {"named"}
+    states = {name: row[0] for name, row in rows(status).items()}
+    assert states.pop("prometheus") == "stopped"  # no variable names one
+    assert set(states.values()) == {"named"}
     assert "secret" not in status.stdout
-    assert call("ensure", PATH="", **named).returncode == 0
+    assert call("ensure", *states, PATH="", **named).returncode == 0
 
 
 def test_a_folder_of_somebody_else_is_refused(call: Call, folder: Path) -> None:
@@ -190,10 +194,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_what_is_missing_is_installed(machine: Machine) -> None:
     machine.installed.add("postgres")
     assert command.main(["ensure"]) == 0
-    assert machine.asked == ["redis", "kafka"]
+    assert machine.asked == ["redis", "kafka", "prometheus"]
     assert machine.fetched == ["kafka"]
     assert command.main(["ensure"]) == 0
-    assert machine.asked == ["redis", "kafka"]
+    assert machine.asked == ["redis", "kafka", "prometheus"]
     assert machine.fetched == ["kafka"]
 
 
@@ -273,11 +277,14 @@ def test_the_system_starts_nothing_and_is_left_as_it_was(apt: Path) -> None:
     (apt / "usr/sbin").mkdir(parents=True)
     install.install(list(SERVICES.values()), root=apt)
     calls = (apt.parent / "calls").read_text().splitlines()
-    assert [line.split()[0] for line in calls] == ["apt-get", "apt-get", "apt-get", "systemctl"]
-    packages = "postgresql redis-server openjdk-17-jre-headless maven"
+    assert [line.split()[0] for line in calls] == [*["apt-get"] * 3, *["systemctl"] * 2]
+    packages = "postgresql redis-server openjdk-17-jre-headless maven prometheus"
     assert all(line.endswith(packages) for line in (calls[0], calls[2]))
     assert calls[1].endswith("update")  # the first try failed: nothing was known yet
-    assert calls[3] == "systemctl disable redis-server.service"
+    assert calls[3:] == [
+        "systemctl disable redis-server.service",
+        "systemctl disable prometheus.service",
+    ]
     seen = (apt.parent / "seen").read_text()
     assert "./usr/sbin/policy-rc.d\n#!/bin/sh\nexit 101" in seen
     assert "createcluster.d/jobqueue.conf\ncreate_main_cluster = false" in seen

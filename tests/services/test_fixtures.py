@@ -118,13 +118,14 @@ def test_database(postgres_dsn): ...
 def test_redis(redis_url): ...
 def test_server(own_postgres): own_postgres()
 def test_topics(kafka): ...
+def test_scrapes(own_prometheus): own_prometheus()
 """
 
 
 def test_a_test_without_its_service_is_skipped_with_the_way_to_get_it(inner_run: InnerRun) -> None:
     done = inner_run(MISSING)
     assert done.returncode == 0, done.stdout
-    assert "4 skipped" in done.stdout
+    assert "5 skipped" in done.stdout
     assert "postgres is not installed here" in done.stdout
     assert "scripts/services ensure postgres" in done.stdout
     assert "JQ_TEST_POSTGRES_DSN" in done.stdout
@@ -135,10 +136,10 @@ def test_a_test_without_its_service_is_skipped_with_the_way_to_get_it(inner_run:
 def test_a_service_that_is_required_must_not_be_missing(inner_run: InnerRun) -> None:
     done = inner_run(MISSING, JQ_TEST_REQUIRE="postgres")
     assert done.returncode == 1, done.stdout
-    assert "1 failed, 2 skipped, 1 error" in done.stdout
+    assert "1 failed, 3 skipped, 1 error" in done.stdout
     assert "JQ_TEST_REQUIRE names it" in done.stdout
     assert "scripts/services ensure postgres" in done.stdout
-    done = inner_run(MISSING, "-n", "1", JQ_TEST_REQUIRE=" redis , postgres,kafka")
+    done = inner_run(MISSING, "-n", "1", JQ_TEST_REQUIRE=" redis , postgres,kafka,prometheus")
     assert done.returncode == 1, done.stdout
     assert "skipped" not in done.stdout
 
@@ -146,9 +147,8 @@ def test_a_service_that_is_required_must_not_be_missing(inner_run: InnerRun) -> 
 def test_an_unknown_service_cannot_be_required(inner_run: InnerRun) -> None:
     done = inner_run("def test_nothing(): ...", JQ_TEST_REQUIRE="postgres,rabbit")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert (
-        "JQ_TEST_REQUIRE: unknown service rabbit; known are postgres, redis, kafka" in done.stderr
-    )
+    known = "postgres, redis, kafka, prometheus"
+    assert f"JQ_TEST_REQUIRE: unknown service rabbit; known are {known}" in done.stderr
 
 
 # -- the marker ---------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from jobqueue.cli.appload import load_registry
 from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.version import full_version
-from jobqueue.topology.starting import STOPPED_EARLY, started
+from jobqueue.core.errors import Unavailable
+from jobqueue.topology.starting import STOPPED_EARLY, started, when_reached
 
 log = logging.getLogger("jobqueue.server")
 SERVICE = "jq-server"
@@ -32,6 +33,7 @@ app = typer.Typer(name=SERVICE, rich_markup_mode="rich", pretty_exceptions_enabl
     "jq-server --config server.yaml --dry-run",
     "jq-server --db-url memory:// --http-port 8000 --worker-concurrency 16",
     "jq-server --app tasks:app --set queue.max_retries=5",
+    "jq-server --db-url postgresql://jq@db/jq --migrate",
 ))  # fmt: skip
 def serve(
     config_file: Annotated[
@@ -103,6 +105,10 @@ def serve(
         bool,
         typer.Option("--dry-run", help="Check settings and connections, print them, and exit."),
     ] = False,
+    migrate: Annotated[
+        bool,
+        typer.Option("--migrate", help="Bring the store's schema up to date, and exit."),
+    ] = False,
     version: VersionOption = False,
 ) -> int:
     """Run a job queue server: store, scheduler, HTTP and gRPC APIs, and a worker pool.
@@ -137,6 +143,8 @@ def serve(
     )
     for warning in loaded.warnings:
         log.warning(warning)
+    if migrate:
+        return run_service(lambda stop: _migrate(settings, stop), log, "stopping")
     at_stop = (
         f"stopping: it takes no more calls, and waits up to {settings.server.shutdown_timeout:g} s"
         " for the jobs of its own pool and of workers that stop, too; a second Ctrl-C or SIGTERM"
@@ -169,6 +177,22 @@ async def _run(settings: config.Settings, stop: asyncio.Event) -> int:
         await stop.wait()
     finally:
         await server.stop()
+    return 0
+
+
+async def _migrate(settings: config.Settings, stop: asyncio.Event) -> int:
+    """Open the store as a server does, which brings its schema up to date, and close it."""
+    from jobqueue.redaction import redact
+    from jobqueue.topology import options
+    from jobqueue.topology.connect import create_store
+
+    store = create_store(options.db_url(settings), field="db.url")
+    try:
+        if not await started(when_reached(store.open, settings.db.start_timeout, log), stop):
+            raise Unavailable("stopped before the schema was up to date")  # not a success
+    finally:
+        await store.close()
+    log.info("the schema of %s is up to date", redact(settings.db.url))
     return 0
 
 

@@ -149,6 +149,8 @@ def runner(settings: Settings, observer: Observer) -> StreamRunner | None:
     told = kafka(settings)
     from jobqueue.events.kafka import KafkaPublisher
 
+    for topic in (*told.topics, *told.hints):
+        observer.publish_failed(topic, 0)  # a counter that is there before its first error
     return Relay(KafkaPublisher(told), topics(settings), observer)
 
 
