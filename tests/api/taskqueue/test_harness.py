@@ -74,8 +74,8 @@ async def test_calls_arrive_once_or_twice_as_the_deployment_says(
             await asyncio.sleep(0.01)
     for method in CHANGES:
         attempts = with_id(sent, method)  # more than one where a service was slow
-        for given, count in with_id(arrived, method).items():
-            assert times <= count <= times * attempts[given]
+        for given, times_there in with_id(arrived, method).items():
+            assert times <= times_there <= times * attempts[given]
         assert arrived[method, ""] == 0
     for method in READS:
         assert arrived[method, ""] >= times
