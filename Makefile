@@ -26,8 +26,8 @@ endif
 ARGS ?=
 # More than there are cores: many tests wait for programs that they have started.
 TEST_JOBS ?= 3
-CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/pins.py scripts/requirements.py scripts/sbom.py \
-	bench examples)
+CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/images.py scripts/pins.py scripts/ready.py \
+	scripts/requirements.py scripts/sbom.py deploy/docker bench examples)
 
 define make_venv
 	@set -e; \
@@ -105,6 +105,10 @@ bench-recovery: services ## Measure recovery from killed, slow and silent server
 .PHONY: bench-streaming
 bench-streaming: services ## Measure the event stream on a private PostgreSQL and Kafka (ARGS=--help)
 	@exec $(BIN)/python -m bench.streaming $(ARGS)
+
+.PHONY: images
+images: $(DEV_STAMP) ## Build the container images; say where each MB goes (ARGS=--help)
+	@exec $(BIN)/python scripts/images.py $(ARGS)
 
 # PostgreSQL, Redis and Kafka: tests start their own, if the programs are there. Where they are
 # missing and cannot be had, those tests are skipped; JQ_TEST_REQUIRE=postgres,redis,kafka forbids
