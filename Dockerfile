@@ -48,7 +48,7 @@ RUN /build/venv/bin/pip --python /opt/jobqueue/bin/python install --no-compile -
 # -------------------------------------------------------------------- our own
 
 FROM build AS own
-COPY pyproject.toml hatch_build.py README.md LICENSE /src/
+COPY pyproject.toml hatch_build.py LICENSE /src/
 COPY src /src/src
 ARG JQ_COMMIT
 RUN /build/venv/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /build/own /src \

@@ -20,6 +20,7 @@ import hashlib
 import os
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 FOLDERS = ("server", "worker", "operator", "backing", "monitoring")
@@ -28,13 +29,13 @@ _FOR_THE_GROUP = 0o440  # the others' servers run as users of their own, in our 
 _DONE = ".done"
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--workers-on-redis", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     server, worker, operator, backing, monitoring = (args.folder / name for name in FOLDERS)
     watched = os.access(monitoring, os.W_OK)  # not every project has a Prometheus
     if (server / _DONE).exists():

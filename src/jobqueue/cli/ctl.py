@@ -59,8 +59,8 @@ app = typer.Typer(
     name="jq-ctl",
     cls=_Commands,
     help="Submit jobs and operate the queue. The environment variable JQ_API_KEY, or the file"
-    " that JQ_API_KEY_FILE names, is shown to the server; JQ_TLS_CA, JQ_TLS_CERT and JQ_TLS_KEY give"
-    " defaults for the --tls flags.",
+    " that JQ_API_KEY_FILE names, is shown to the server; JQ_TLS_CA, JQ_TLS_CERT and JQ_TLS_KEY"
+    " give defaults for the --tls flags.",
     epilog=examples(
         "jq-ctl up embedded   [dim](starts a server on this machine)[/dim]",
         "jq-ctl status",

@@ -39,7 +39,14 @@ def kafka() -> list[str]:
             if name.startswith("KAFKA_")
         )
     )
-    java = ["java", *heap, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", "/opt/kafka/libs/*"]
+    java = [
+        "java",
+        *heap,
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        "-cp",
+        "/opt/kafka/libs/*",
+    ]
     if not Path(os.environ["KAFKA_LOG_DIRS"], "meta.properties").exists():
         identity = ["--cluster-id", "MkU3OEVBNTcwNTJENDM2Qg", "--config", str(properties)]
         subprocess.run([*java, "kafka.tools.StorageTool", "format", *identity], check=True)
