@@ -113,6 +113,7 @@ COPY --from=server-packages /opt/jobqueue /opt/jobqueue
 COPY --from=own /opt/jobqueue /opt/jobqueue
 LABEL org.opencontainers.image.title=jobqueue-server \
       org.opencontainers.image.description="jq-server: a distributed job queue"
+# The health check asks the default port: with another one, or without HTTP, say it anew.
 # In a container, the loopback address is nobody else's. It does not start while everybody might
 # call it: set auth.*, or server.insecure where only this machine can reach it.
 ENV JQ_HTTP_HOST=0.0.0.0 JQ_GRPC_HOST=0.0.0.0 JQ_DB_URL=sqlite:////data/jobqueue.db

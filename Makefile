@@ -123,15 +123,15 @@ test: services ## Run the tests, with coverage of core, engine, stores and confi
 
 .PHONY: test-fast
 test-fast: $(DEV_STAMP) ## Run the tests that take no more than a few seconds each
-	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "not bench and not containers and not slow and not faults" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "not bench and not slow and not faults" $(ARGS)
 
 .PHONY: test-integration
 test-integration: services ## Run the tests that need a real PostgreSQL, Redis or Kafka
-	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "integration and not bench and not containers" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "integration and not bench" $(ARGS)
 
 .PHONY: test-e2e
 test-e2e: services ## Run the tests that go through jq-ctl and the real programs
-	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "e2e and not bench and not containers" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "e2e and not bench" $(ARGS)
 
 .PHONY: test-bounds
 test-bounds: services ## Check the bounds on speed that the requirements name

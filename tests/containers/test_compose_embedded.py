@@ -36,7 +36,7 @@ def test_one_container_does_a_job_and_keeps_it(system: Project) -> None:
     system.kill_process("jobqueue")
     system.await_healthy("jobqueue")
     kept = json.loads(ctl(system, "job", "status", job_id, "--output", "json"))
-    assert kept["state"] == "DONE"
+    assert kept["status"] == "DONE"
 
 
 def test_it_ends_in_an_orderly_way(system: Project) -> None:

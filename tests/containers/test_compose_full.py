@@ -49,7 +49,11 @@ def await_status(system: Project) -> dict[str, Any]:
 
     def well() -> dict[str, Any] | None:
         done = system.try_compose("run", "--rm", "-T", "ctl", "status", "--output", "json")
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        if done.returncode:
+            return None
+        said: dict[str, Any] = json.loads(done.stdout)
+        parts = said["connectivity"].values()
+        return said if all(part.startswith("ok") for part in parts) else None
 
     found: dict[str, Any] = patience.until(well, "jq-ctl status: all components healthy", 120)
     return found
@@ -60,11 +64,7 @@ def test_status_reports_all_components_healthy(system: Project) -> None:
     said = await_status(system)
     assert said["ok"]
     assert said["server"]["reachable"]
-    assert {name: part["status"] for name, part in said["connectivity"].items()} == {
-        "db": "ok",
-        "redis": "ok",
-        "kafka": "ok",
-    }
+    assert said["connectivity"].keys() == {"db", "redis", "kafka"}
     assert said["active_workers"] == 2
 
 
