@@ -17,6 +17,7 @@ from jobqueue import JobQueue
 from tests import patience
 from tests.containers.conftest import NewProject
 from tests.containers.project import UP_SECONDS, Project, running
+from tests.test_metrics import NAMES
 
 SERVERS = ("server-a", "server-b")
 WORKERS = ("worker-a", "worker-b")
@@ -85,18 +86,6 @@ def test_every_container_of_ours_is_hardened(system: Project) -> None:
         assert mounts == {"/run/jobqueue/worker"}
 
 
-@pytest.mark.req("jq:AC-6")
-def test_prometheus_scrapes_servers_and_workers(system: Project) -> None:
-    address = f"http://127.0.0.1:{system.variables['PROMETHEUS_PORT']}/api/v1/targets"
-
-    def states() -> dict[str, str]:
-        with urllib.request.urlopen(address) as answer:
-            targets = json.load(answer)["data"]["activeTargets"]
-        return {one["labels"]["instance"].partition(":")[0]: one["health"] for one in targets}
-
-    patience.until(lambda: states() == dict.fromkeys((*SERVERS, *WORKERS), "up"), "all are up")
-
-
 @pytest.mark.req("jq:NFR-019")
 async def test_killed_containers_come_back_and_every_job_is_done_once(
     system: Project, api_key: str
@@ -111,6 +100,24 @@ async def test_killed_containers_come_back_and_every_job_is_done_once(
         assert results[-10:] == list(range(10))
     system.await_healthy(SERVERS[0], WORKERS[0])
     assert await_status(system)["ok"]
+
+
+@pytest.mark.req("jq:AC-6", "jq:FR-040")
+def test_prometheus_scrapes_servers_and_workers(system: Project) -> None:
+    def ask(path: str) -> Any:
+        address = f"http://127.0.0.1:{system.variables['PROMETHEUS_PORT']}/api/v1/{path}"
+        with urllib.request.urlopen(address) as answer:
+            return json.load(answer)["data"]
+
+    def states() -> dict[str, str]:
+        targets = ask("targets")["activeTargets"]
+        return {one["labels"]["instance"].partition(":")[0]: one["health"] for one in targets}
+
+    def families() -> set[str]:
+        return {name.removesuffix("_total") for name in ask("metadata")}
+
+    patience.until(lambda: states() == dict.fromkeys((*SERVERS, *WORKERS), "up"), "all are up")
+    patience.until(lambda: families() >= NAMES.keys(), "all metrics of FR-040 are there")
 
 
 @pytest.mark.req("jq:NFR-014")
