@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.containers.conftest import ENGINE
 from tests.containers.engine_images import docker
+from tests.services.catalog import ENGINE
 from tests.services.engine import PrivateEngine
 from tests.services.places import end_all
 from tests.services.plugin import run_of
