@@ -26,8 +26,8 @@ endif
 ARGS ?=
 # More than there are cores: many tests wait for programs that they have started.
 TEST_JOBS ?= 3
-CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/images.py scripts/pins.py scripts/ready.py \
-	scripts/requirements.py scripts/sbom.py deploy/docker bench examples)
+CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/compose_secrets.py scripts/images.py scripts/pins.py \
+	scripts/ready.py scripts/requirements.py scripts/sbom.py deploy/docker bench examples)
 
 define make_venv
 	@set -e; \
