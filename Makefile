@@ -26,8 +26,8 @@ endif
 ARGS ?=
 # More than there are cores: many tests wait for programs that they have started.
 TEST_JOBS ?= 3
-CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/pins.py scripts/requirements.py scripts/sbom.py \
-	bench examples)
+CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/compose_secrets.py scripts/images.py scripts/pins.py \
+	scripts/ready.py scripts/requirements.py scripts/sbom.py deploy/docker bench examples)
 
 define make_venv
 	@set -e; \
@@ -106,6 +106,10 @@ bench-recovery: services ## Measure recovery from killed, slow and silent server
 bench-streaming: services ## Measure the event stream on a private PostgreSQL and Kafka (ARGS=--help)
 	@exec $(BIN)/python -m bench.streaming $(ARGS)
 
+.PHONY: images
+images: $(DEV_STAMP) ## Build the container images; say where each MB goes (ARGS=--help)
+	@exec $(BIN)/python scripts/images.py $(ARGS)
+
 # PostgreSQL, Redis, Kafka and Prometheus: tests start their own, if the programs are there. Where
 # they are missing and cannot be had, those tests are skipped; JQ_TEST_REQUIRE (as in .ci/run) forbids
 # that. Kafka is that of KAFKA_HOME, else fetched once with Maven (scripts/kafka/pom.xml).
@@ -132,6 +136,12 @@ test-e2e: services ## Run the tests that go through jq-ctl and the real programs
 .PHONY: test-bounds
 test-bounds: services ## Check the bounds on speed that the requirements name
 	$(BIN)/python -m pytest -m bench tests/bench $(ARGS)
+
+# One after the other: each brings a whole system up. The engine is private, and takes root.
+.PHONY: test-containers
+test-containers: $(DEV_STAMP) ## Build the images, and run every compose file in real containers
+	@$(BIN)/python scripts/services ensure --or-skip kafka containers
+	$(BIN)/python -m pytest -m containers -s tests/containers $(ARGS)
 
 # jq:NFR-021, for each part on its own.
 .PHONY: coverage

@@ -10,6 +10,7 @@ index of packages that uv is set up to use (UV_DEFAULT_INDEX); its address is no
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import tomllib
@@ -21,6 +22,8 @@ UV = ROOT / ".venv" / "bin" / "uv"
 OLDEST_PYTHON = "3.11"
 # No part of what users run.
 FOR_DEVELOPERS = {"dev", "bench"}
+# Packages that only a process with the HTTP API imports: images without one leave them out.
+FOR_HTTP = {"fastapi", "fastapi-swagger", "httptools", "uvicorn"}
 HEAD = """\
 # {what}
 # Written by `make pins` from pyproject.toml: do not edit. The hashes are those of all files of each
@@ -55,7 +58,22 @@ def main() -> int:
     renew("extras.txt", "What jobqueue needs with all its extras.", extras)
     renew("run.txt", "What jobqueue needs without any extra.", [])
     renew("build.txt", "What builds jobqueue from its source.", [], needed=build)
+    # Of the images that need another list than extras.txt, which is the server's.
+    renew("bench.txt", "What the benchmarks' image holds.", [*extras, "bench"])
+    small = [line for line in project["project"]["dependencies"] if name_of(line) not in FOR_HTTP]
+    clients = [
+        line
+        for extra in ("postgres", "redis", "kafka")
+        for line in project["project"]["optional-dependencies"][extra]
+    ]
+    renew("worker.txt", "What the worker's image holds.", [], needed=[*small, *clients])
+    renew("taskqueue.txt", "What the image of the task queue's services holds.", [], needed=small)
     return 0
+
+
+def name_of(requirement: str) -> str:
+    """The package that a line of pyproject.toml asks for."""
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
 
 
 def renew(

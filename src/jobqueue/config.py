@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 
 from jobqueue.config_environ import PREFIX, unknown_variables
 from jobqueue.config_file import ConfigError, read_file
-from jobqueue.config_section import Host, Hosts, Int, Names, Seconds, Section, setting
+from jobqueue.config_section import Host, Hosts, Int, Names, Seconds, Section, secret_file, setting
 from jobqueue.config_security import (
     AuthSection,
     LimitsSection,
@@ -57,6 +57,7 @@ class DbSettings(Section):
         SecretStr(""),
         "Password of PostgreSQL, or of a Redis that keeps jobs, in place of one in the URL.",
     )
+    password_file: str = secret_file("db.password")
     start_timeout: Seconds = setting(
         60.0,
         "How long a starting jq-server or jq-worker waits for PostgreSQL, or for a Redis that keeps"
@@ -77,6 +78,7 @@ class RedisSettings(Section):
         " `redis://HOST:PORT/NUMBER`, `rediss://` (TLS); none = PostgreSQL's row locks alone.",
     )
     password: SecretStr = setting(SecretStr(""), "Password of Redis, in place of one in the URL.")
+    password_file: str = secret_file("redis.password")
     timeout: Seconds = setting(
         0.05, "Longest wait for Redis; then dispatch goes on without it.", "s", gt=0, le=60
     )
@@ -136,6 +138,7 @@ class KafkaSettings(Section):
     )
     username: str = setting("", "Name that jq-server logs in to Kafka by.")
     password: SecretStr = setting(SecretStr(""), "Password of Kafka.")
+    password_file: str = secret_file("kafka.password")
     tls_ca: str = setting(
         "", "File with the authorities that vouch for Kafka; none = the system's."
     )

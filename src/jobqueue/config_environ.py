@@ -9,7 +9,16 @@ from collections.abc import Collection, Mapping
 PREFIX = "JQ_"
 # Not settings: what clients connect with, and what a program that runs a job is told.
 _OF_OTHERS = frozenset(
-    {"JQ_API_KEY", "JQ_ATTEMPT", "JQ_COMMIT", "JQ_JOB_ID", "JQ_QUEUE", "JQ_TYPE", "JQ_URL"}
+    {
+        "JQ_API_KEY",
+        "JQ_API_KEY_FILE",
+        "JQ_ATTEMPT",
+        "JQ_COMMIT",
+        "JQ_JOB_ID",
+        "JQ_QUEUE",
+        "JQ_TYPE",
+        "JQ_URL",
+    }
 )
 _OF_TESTS = "JQ_TEST_"
 # Kubernetes and Docker describe a service that is named jq-something to every container.

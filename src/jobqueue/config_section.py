@@ -15,6 +15,11 @@ def setting(default: Any, about: str, unit: str = "", **bounds: Any) -> Any:
     return Field(default, description=about, json_schema_extra={"unit": unit}, **bounds)
 
 
+def secret_file(of: str) -> Any:
+    """A setting that names the file of another one, which is secret."""
+    return setting("", f"File that holds `{of}` instead; others may neither read nor change it.")
+
+
 def _split(value: object) -> object:
     """Environment and flags give lists as comma-separated text."""
     if isinstance(value, str):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SecretStr
 
-from jobqueue.config_section import Int, Seconds, Section, SomeNames, setting
+from jobqueue.config_section import Int, Seconds, Section, SomeNames, secret_file, setting
 
 _API_KEYS = "auth.api_keys"
 _HASHED = "sha256="
@@ -33,6 +33,7 @@ class AuthSection(Section):
         SecretStr(""),
         "Secret that tokens (JWT) are signed with, 32 bytes or more; none = no such tokens.",
     )
+    jwt_secret_file: str = secret_file("auth.jwt_secret")
     jwt_keys_file: str = setting(
         "",
         "File with the public keys of the tokens' issuer, which only its owner may change: PEM, or"

@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 FOR_DEVELOPERS = {"dev", "bench"}
+FOR_HTTP = ("fastapi", "httptools", "uvicorn")
+SMALL = [line for line in PROJECT["project"]["dependencies"] if not line.startswith(FOR_HTTP)]
 LISTS = {
     "run.txt": PROJECT["project"]["dependencies"],
     "extras.txt": [
@@ -29,6 +31,9 @@ LISTS = {
     ],
     "dev.txt": [*PROJECT["project"]["dependencies"], *chain(*EXTRAS.values())],
     "build.txt": PROJECT["build-system"]["requires"],
+    "bench.txt": [*PROJECT["project"]["dependencies"], *EXTRAS["bench"]],
+    "worker.txt": [*SMALL, *EXTRAS["postgres"], *EXTRAS["redis"], *EXTRAS["kafka"]],
+    "taskqueue.txt": SMALL,
 }
 
 
@@ -77,6 +82,8 @@ def test_the_lists_agree_and_a_server_needs_no_development_tools() -> None:
         assert pinned(name).items() <= everything.items()
     run, extras = pinned("run.txt"), pinned("extras.txt")
     assert run.keys() <= extras.keys()
+    assert pinned("taskqueue.txt").keys() <= pinned("worker.txt").keys() <= extras.keys()
+    assert {"fastapi", "uvicorn", "starlette", "matplotlib"}.isdisjoint(pinned("worker.txt"))
     tools = {canonicalize_name(Requirement(line).name) for line in EXTRAS["dev"]}
     assert tools.isdisjoint(extras)
 

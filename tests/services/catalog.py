@@ -20,6 +20,7 @@ from jobqueue.topology.backing import (
     find_redis,
 )
 from tests.services import maven
+from tests.services.engine import PrivateEngine, find_engine
 from tests.services.prometheus import PrivatePrometheus, find_prometheus
 
 REQUIRE = "JQ_TEST_REQUIRE"  # names whose absence fails a test instead of skipping it
@@ -33,7 +34,7 @@ class Service:
     server: Callable[..., Any]  # of a folder and settings: a PrivateServer
     address: Callable[[Any], str]
     packages: tuple[str, ...]  # of Debian and Ubuntu
-    client: str  # the Python module that tests talk to it with
+    client: str = "socket"  # the Python module that tests talk to it with
     units: tuple[str, ...] = ()  # what its packages let the system start at boot
     settings: Mapping[str, str] = field(default_factory=dict)  # of tests' servers
     shared: Mapping[str, str] = field(default_factory=dict)  # besides, of the one all tests share
@@ -106,12 +107,29 @@ SERVICES = {
     )
 }
 
+# Got, started and required like the others, but only when it is named: few tests need it, and it
+# needs root.
+ENGINE = Service(
+    name="containers",
+    variable="JQ_TEST_DOCKER_HOST",
+    find=find_engine,
+    server=PrivateEngine,
+    address=lambda server: server.host,
+    packages=("docker.io", "docker-compose", "debootstrap"),
+    units=("docker.service", "docker.socket", "containerd.service"),
+)
+ON_REQUEST = {ENGINE.name: ENGINE}
+
+
+def known() -> dict[str, Service]:
+    return {**SERVICES, **ON_REQUEST}
+
 
 def required(environment: Mapping[str, str]) -> set[str]:
     """The services that must not be missing."""
     names = {name.strip() for name in environment.get(REQUIRE, "").split(",")} - {""}
-    if unknown := sorted(names - SERVICES.keys()):
+    if unknown := sorted(names - known().keys()):
         raise ValueError(
-            f"{REQUIRE}: unknown service {', '.join(unknown)}; known are {', '.join(SERVICES)}"
+            f"{REQUIRE}: unknown service {', '.join(unknown)}; known are {', '.join(known())}"
         )
     return names

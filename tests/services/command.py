@@ -1,6 +1,7 @@
 """Real PostgreSQL, Redis, Kafka and Prometheus for tests and for trying things out.
 
     scripts/services ensure            install what is missing (Debian and Ubuntu, as root)
+    scripts/services ensure containers a container engine, which only some tests need
     eval "$(scripts/services start)"   start private servers and name them to this shell
     scripts/services start --json redis
     scripts/services status
@@ -29,7 +30,7 @@ from typing import Any
 from jobqueue.redaction import redact_value
 from jobqueue.topology.backing import BackingFailed
 from tests.services import catalog, install
-from tests.services.catalog import SERVICES, Service
+from tests.services.catalog import SERVICES, Service, known
 from tests.services.maven import FetchFailed
 from tests.services.places import end_all, places
 
@@ -65,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
             nargs="*",
             type=_service,
             metavar="SERVICE",
-            help=f"{', '.join(SERVICES)}; all of them if none is named",
+            help=f"{', '.join(known())}; if none is named: {', '.join(SERVICES)}",
         )
         added.set_defaults(run=run)
         return added
@@ -88,9 +89,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _service(name: str) -> Service:
-    if name not in SERVICES:
-        raise argparse.ArgumentTypeError(f"unknown service {name!r}; known: {', '.join(SERVICES)}")
-    return SERVICES[name]
+    if name not in known():
+        raise argparse.ArgumentTypeError(f"unknown service {name!r}; known: {', '.join(known())}")
+    return known()[name]
 
 
 def _folder() -> Path:
@@ -161,7 +162,7 @@ def _claim(folder: Path) -> None:
 
 
 def stop(services: Sequence[Service], args: argparse.Namespace) -> int:
-    if len(services) == len(SERVICES):
+    if list(services) == list(SERVICES.values()):
         end_all(args.folder)
         return 0
     for service in services:

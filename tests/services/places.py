@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.services.catalog import SERVICES
+from tests.services.catalog import known
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 2 << 30  # bytes
@@ -47,6 +47,6 @@ def end_all(folder: Path) -> None:
     if not folder.is_dir():
         return
     for inside in sorted(folder.iterdir()):
-        if inside.is_dir() and (service := SERVICES.get(kind_of(inside))):
+        if inside.is_dir() and (service := known().get(kind_of(inside))):
             service.server(inside).remove()
     shutil.rmtree(folder, ignore_errors=True)

@@ -100,7 +100,7 @@ class Run:
 
     def need(self, name: str) -> Service:
         """Skip the test, or fail it, where the service cannot be had."""
-        service = SERVICES[name]
+        service = catalog.known()[name]
         if importlib.util.find_spec(service.client) is None:
             self._missing(service, f"the Python package {service.client} is not installed")
         if not self._is_there(service):

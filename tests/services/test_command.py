@@ -18,7 +18,7 @@ from jobqueue.redaction import redact
 from jobqueue.topology.backing import PrivateServer
 from tests import patience
 from tests.services import command, install
-from tests.services.catalog import SERVICES
+from tests.services.catalog import ON_REQUEST, SERVICES, known
 from tests.services.conftest import ROOT, environment
 from tests.services.maven import FetchFailed
 from tests.services.places import end_all
@@ -153,7 +153,7 @@ class Machine:
         self.asked: list[str] = []
         self.fetched: list[str] = []
         self.works = True
-        for service in SERVICES.values():
+        for service in known().values():
             monkeypatch.delenv(service.variable, raising=False)
             hidden = dataclasses.replace(
                 service,
@@ -161,7 +161,8 @@ class Machine:
                 fetch=partial(self.fetch, service.name) if service.fetch else None,
                 can_fetch=partial(self.can_fetch, service.name),
             )
-            monkeypatch.setitem(SERVICES, service.name, hidden)
+            where = SERVICES if service.name in SERVICES else ON_REQUEST
+            monkeypatch.setitem(where, service.name, hidden)
         monkeypatch.delenv("JQ_TEST_REQUIRE", raising=False)
         monkeypatch.setattr(install, "can_install", lambda: True)
         monkeypatch.setattr(install, "install", self.install)
@@ -199,6 +200,14 @@ def test_what_is_missing_is_installed(machine: Machine) -> None:
     assert command.main(["ensure"]) == 0
     assert machine.asked == ["redis", "kafka", "prometheus"]
     assert machine.fetched == ["kafka"]
+
+
+def test_a_container_engine_is_installed_only_when_it_is_named(machine: Machine) -> None:
+    machine.installed |= SERVICES.keys()
+    assert command.main(["ensure"]) == 0
+    assert machine.asked == []
+    assert command.main(["ensure", "--or-skip", "kafka", "containers"]) == 0
+    assert machine.asked == ["containers"]
 
 
 def test_what_can_be_fetched_needs_no_root(

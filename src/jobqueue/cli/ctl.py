@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from jobqueue.access.secret_files import environment_secret
 from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
 from jobqueue.cli.display import note
 from jobqueue.cli.help_types import name_types
@@ -43,8 +44,9 @@ def _named_only() -> None:
 
 # Those that jq-ctl reads itself.
 _VARIABLES = frozenset(
-    {"JQ_API_KEY", "JQ_COMMIT", "JQ_DB_PASSWORD", "JQ_REDIS_PASSWORD", "JQ_REDIS_URL",
-     "JQ_TLS_CA", "JQ_TLS_CERT", "JQ_TLS_KEY", "JQ_URL"}
+    {"JQ_API_KEY", "JQ_API_KEY_FILE", "JQ_COMMIT", "JQ_DB_PASSWORD", "JQ_DB_PASSWORD_FILE",
+     "JQ_REDIS_PASSWORD", "JQ_REDIS_PASSWORD_FILE", "JQ_REDIS_URL", "JQ_TLS_CA",
+     "JQ_TLS_CERT", "JQ_TLS_KEY", "JQ_URL"}
 )  # fmt: skip
 _IMPORTED_LATE = {
     "events": "jobqueue.cli.ctl_events",
@@ -56,8 +58,9 @@ _IMPORTED_LATE = {
 app = typer.Typer(
     name="jq-ctl",
     cls=_Commands,
-    help="Submit jobs and operate the queue. The environment variable JQ_API_KEY is shown to the"
-    " server; JQ_TLS_CA, JQ_TLS_CERT and JQ_TLS_KEY give defaults for the --tls flags.",
+    help="Submit jobs and operate the queue. The environment variable JQ_API_KEY, or the file"
+    " that JQ_API_KEY_FILE names, is shown to the server; JQ_TLS_CA, JQ_TLS_CERT and JQ_TLS_KEY"
+    " give defaults for the --tls flags.",
     epilog=examples(
         "jq-ctl up embedded   [dim](starts a server on this machine)[/dim]",
         "jq-ctl status",
@@ -116,7 +119,7 @@ def root(
         output=output or Format.TABLE,
         timeout=timeout,
         credentials=choose_credentials(tls_ca, tls_cert, tls_key, os.environ),
-        db_password=os.environ.get("JQ_DB_PASSWORD", ""),
+        db_password=environment_secret(os.environ, "JQ_DB_PASSWORD"),
         redis_url=choose_redis(os.environ),
     )
 

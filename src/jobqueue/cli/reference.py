@@ -44,13 +44,16 @@ way (how: [internals.md](internals.md)). The client libraries are extras: `pip i
 app is named or `worker.concurrency` is set in the file, the environment or a flag: start
 `jq-worker` beside it.
 
-Secrets belong in the environment. A password in the file, be it a setting of its own or part of a
-URL, is used, but a warning names it. `--set` refuses secrets. No program prints them.
+Secrets belong in the environment, or each in a file of its own, which the setting or variable with
+`_file` (`_FILE`) at its end names: `JQ_DB_PASSWORD_FILE=/run/secrets/db`. A password in the
+settings file, be it a setting of its own or part of a URL, is used, but a warning names it.
+`--set` refuses secrets. No program prints them.
 
 `jq-ctl` takes no settings file: `--server`, `--url`, `--timeout` and `--output` are its options,
 and `JQ_URL` names a default address. On a store opened directly, `JQ_DB_PASSWORD`, `JQ_REDIS_URL`
-and `JQ_REDIS_PASSWORD` count there too. `JQ_API_KEY` is what it and `jq-worker` show to the server;
-`--tls-ca`, `--tls-cert` and `--tls-key` are in [security.md](security.md).
+and `JQ_REDIS_PASSWORD` count there too. `JQ_API_KEY`, or the file that `JQ_API_KEY_FILE` names,
+holds what it and `jq-worker` show to the server; `--tls-ca`, `--tls-cert` and `--tls-key` are in
+[security.md](security.md).
 """
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from jobqueue._version import __version__
+from jobqueue.access.secret_files import environment_secret
 from jobqueue.access.tls import Credentials, Tls
 from jobqueue.cli.program import run_async
 from jobqueue.core.api import Backend
@@ -114,7 +115,9 @@ def choose_url(server: str | None, url: str | None, environ_url: str | None) -> 
 
 def choose_redis(environ: Mapping[str, str]) -> str:
     """The Redis that the environment names, with its password: for a store opened directly."""
-    return with_password(environ.get("JQ_REDIS_URL", ""), environ.get("JQ_REDIS_PASSWORD", ""))
+    return with_password(
+        environ.get("JQ_REDIS_URL", ""), environment_secret(environ, "JQ_REDIS_PASSWORD")
+    )
 
 
 def choose_credentials(
@@ -125,7 +128,7 @@ def choose_credentials(
     cert = cert or environ.get("JQ_TLS_CERT") or None
     key = key or environ.get("JQ_TLS_KEY") or None
     tls = Tls(ca, cert, key) if ca or cert or key else None
-    return Credentials(environ.get("JQ_API_KEY") or None, tls) or None
+    return Credentials(environment_secret(environ, "JQ_API_KEY") or None, tls) or None
 
 
 def session(context: typer.Context) -> Session:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobqueue import config, logs
+from jobqueue.access.secret_files import environment_secret
 from jobqueue.cli.appload import load_app
 from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
@@ -112,7 +113,8 @@ def work(
     """Take jobs from queues and run them. SIGTERM drains: running jobs end, then the worker.
 
     Settings come from the YAML file, then JQ_ environment variables, then flags; the last wins.
-    The environment variable JQ_API_KEY is shown to the server.
+    The environment variable JQ_API_KEY, or the file that JQ_API_KEY_FILE names, is shown to the
+    server.
     """
     flags = {
         "worker.server": server,
@@ -147,7 +149,7 @@ def work(
         log.warning(warning)
     chosen_url = url or _url(loaded, user_app)
     chosen_queues = _queues(loaded, user_app, command)
-    credentials = security.credentials(settings, os.environ.get("JQ_API_KEY"))
+    credentials = security.credentials(settings, environment_secret(os.environ, "JQ_API_KEY"))
     if credentials is None and user_app is not None and chosen_url == user_app.url:
         credentials = user_app.credentials
     redis_url = settings.redis.url

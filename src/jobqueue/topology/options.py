@@ -41,12 +41,12 @@ def rules(settings: Settings) -> Rules:
 
 def db_url(settings: Settings, url: str | None = None) -> str:
     """The address of the store with its password: for connecting, not for showing."""
-    return with_password(url or settings.db.url, settings.db.password.get_secret_value())
+    return with_password(url or settings.db.url, security.password(settings.db, "db"))
 
 
 def locks(settings: Settings, observer: Observer, url: str | None = None) -> Locks | None:
     """The locks in Redis, if one is named."""
-    chosen = with_password(url or settings.redis.url, settings.redis.password.get_secret_value())
+    chosen = with_password(url or settings.redis.url, security.password(settings.redis, "redis"))
     return create_locks(chosen, timeout=settings.redis.timeout, observer=observer)
 
 

@@ -11,9 +11,10 @@ from jobqueue.access.keyring import Keyring, parse_keys, read_key_file
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access, parse_certificate_roles
 from jobqueue.access.rules import Kind
+from jobqueue.access.secret_files import choose_secret
 from jobqueue.access.tls import Credentials, ServerTls, Tls
 from jobqueue.access.tokens import TokenVerifier
-from jobqueue.config import Settings
+from jobqueue.config import DbSettings, KafkaSettings, RedisSettings, Settings
 from jobqueue.core.clock import SystemClock
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.topology.extras import not_installed
@@ -44,7 +45,12 @@ def access(settings: Settings) -> Access:
 
 def _tokens(settings: Settings) -> TokenVerifier | None:
     auth = settings.auth
-    secret = auth.jwt_secret.get_secret_value()
+    secret = choose_secret(
+        auth.jwt_secret.get_secret_value(),
+        auth.jwt_secret_file,
+        "auth.jwt_secret",
+        "auth.jwt_secret_file",
+    )
     if not secret and not auth.jwt_keys_file:
         for name in ("jwt_issuer", "jwt_audience", "jwt_max_lifetime"):
             if getattr(auth, name):
@@ -121,6 +127,12 @@ def check_exposure(settings: Settings, allowed: Access, tls: ServerTls | None) -
             log.warning("%s is open to the network without authentication", face.host)
         elif tls is None:
             log.warning("%s is open to the network without TLS: keys can be read", face.host)
+
+
+def password(of: DbSettings | RedisSettings | KafkaSettings, section: str) -> str:
+    """The password of a backing server, or what its file holds; empty: there is none."""
+    name = f"{section}.password"
+    return choose_secret(of.password.get_secret_value(), of.password_file, name, f"{name}_file")
 
 
 def credentials(settings: Settings, api_key: str | None) -> Credentials | None:

@@ -22,6 +22,7 @@ from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 from jobqueue.redaction import redact_value
 from jobqueue.topology.connect import parse_url
 from jobqueue.topology.extras import not_installed
+from jobqueue.topology.security import password
 from jobqueue.worker.settings import MAX_RESULT_BYTES
 
 if TYPE_CHECKING:
@@ -101,14 +102,14 @@ def kafka(settings: Settings) -> KafkaSettings:
     _check_addresses(chosen.bootstrap)
     security: dict[str, str] = {"security.protocol": chosen.security}
     if chosen.security.startswith("sasl"):
-        given = {"username": chosen.username, "password": chosen.password.get_secret_value()}
+        given = {"username": chosen.username, "password": password(chosen, "kafka")}
         for name, value in given.items():
             if not value:
                 raise InvalidArgument(f"kafka.{name}", f"is needed with {chosen.security}")
         security |= {
             "sasl.mechanism": chosen.sasl_mechanism.upper(),
             "sasl.username": chosen.username,
-            "sasl.password": chosen.password.get_secret_value(),
+            "sasl.password": given["password"],
         }
     if chosen.tls_ca:
         check_roots(chosen.tls_ca, "kafka.tls_ca")

@@ -206,9 +206,11 @@ class PrivateService:
                 "JQ_KAFKA_SASL_MECHANISM": self._server.login["sasl.mechanism"].lower(),
                 "JQ_KAFKA_USERNAME": self._server.login["sasl.username"],
                 "JQ_KAFKA_PASSWORD": self._server.password,
+                "JQ_KAFKA_PASSWORD_FILE": "",
             }
         elif variable in _PASSWORDS:
-            login = {_PASSWORDS[variable]: self._server.password}
+            name = _PASSWORDS[variable]
+            login = {name: self._server.password, f"{name}_FILE": ""}
         return {variable: self.url, **login}
 
     @property

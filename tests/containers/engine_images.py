@@ -1,0 +1,157 @@
+"""Fills an engine with images where no image registry can be had.
+
+The base of our own images, and what stands in for the public images that the compose files name,
+are made from Debian's packages. They are kept in the cache that the jars of Kafka are in, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from jobqueue.topology.backing import kafka
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent / "stand_ins"
+RELEASE = "bookworm"
+BASE = "python:3.11-slim"
+BUILD = "python:3.11"  # with the tools that shrink compiled modules
+BUILD_FILE = "build.Dockerfile"
+STAND_INS = {
+    "postgres": "postgres:16",
+    "redis": "redis:7",
+    "kafka": "apache/kafka:4.2.0",
+    "prometheus": "prom/prometheus:v2.53.4",
+}
+_INCLUDED = ("python3", "python3-venv", "ca-certificates")
+_APT = (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*"))
+
+
+def fill(host: str) -> None:
+    """The base and the stand-ins."""
+    if not _has(host, BASE):
+        base = _cached(f"base-{RELEASE}.tar", _make_base)
+        path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+        docker(host, "import", "--change", f"ENV {path}", str(base), BASE)
+    if not _has(host, BUILD):
+        digest = hashlib.sha256((HERE / BUILD_FILE).read_bytes()).hexdigest()[:12]
+        docker(host, "load", "--input", str(_cached(f"build-{digest}.tar", _maker(host))))
+    with tempfile.TemporaryDirectory() as scratch:
+        context = Path(scratch)
+        shutil.copytree(HERE, context, dirs_exist_ok=True)
+        jars = kafka.find_kafka()
+        assert jars is not None, "scripts/services ensure kafka"
+        shutil.copytree(jars, context / "kafka", ignore=shutil.ignore_patterns("*.jsa"))
+        for target, name in STAND_INS.items():
+            if not _has(host, name):
+                say(f"building a stand-in for {name}")
+                docker(
+                    host, "build", "--network", "none", "--target", target, "--tag", name, scratch
+                )
+
+
+def build_ours(host: str) -> str:
+    """As `make images` does. Returns what it says."""
+    command = [sys.executable, str(ROOT / "scripts/images.py")]
+    done = subprocess.run(
+        command, env=environment(host), text=True, stdout=subprocess.PIPE, check=False
+    )
+    print(done.stdout, flush=True)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def docker(host: str, *arguments: str) -> str:
+    """What it says. An error carries all of it."""
+    done = subprocess.run(
+        ["docker", *arguments],
+        env=environment(host),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"docker {' '.join(arguments)}\n{done.stdout}{done.stderr}"
+    return done.stdout.strip()
+
+
+def environment(host: str, **more: str) -> dict[str, str]:
+    """Without settings of ours: compose files must not pick up what a developer has set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
+    # The builder that every engine has: BuildKit takes a plugin by now.
+    return {**kept, "DOCKER_HOST": host, "DOCKER_BUILDKIT": "0", **more}
+
+
+def say(what: str) -> None:
+    print(what, flush=True)
+
+
+def _has(host: str, image: str) -> bool:
+    return bool(docker(host, "images", "--quiet", image))
+
+
+def _cached(name: str, make: Callable[[Path], None]) -> Path:
+    """A file of the cache, made now if it is not there. An interrupted making leaves no half."""
+    file = kafka.cache_folder(os.environ).parent / "images" / name
+    if not file.exists():
+        say(f"making {file}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        scratch = file.with_suffix(f".{os.getpid()}.new")
+        try:
+            make(scratch)
+            scratch.replace(file)
+        finally:
+            scratch.unlink(missing_ok=True)
+    return file
+
+
+def _make_base(archive: Path) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch, "root")
+        choice = ["--variant=minbase", f"--include={','.join(_INCLUDED)}"]
+        _run("debootstrap", *choice, RELEASE, str(root), *_mirror())
+        (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
+        for pattern in (
+            "var/cache/apt/archives/*.deb",
+            "var/cache/apt/*.bin",
+            "var/lib/apt/lists/*",
+        ):
+            for found in root.glob(pattern):
+                shutil.rmtree(found) if found.is_dir() else found.unlink()
+        left_out = [f"--exclude=./{name}/*" for name in ("proc", "sys", "dev")]
+        _run("tar", "-C", str(root), "--one-file-system", *left_out, "-cf", str(archive), ".")
+
+
+def _maker(host: str) -> Callable[[Path], None]:
+    def make(archive: Path) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            shutil.copy(HERE / BUILD_FILE, Path(scratch, "Dockerfile"))
+            # The one build with a network, for apt.
+            docker(host, "build", "--network", "host", "--tag", BUILD, scratch)
+        docker(host, "save", "--output", str(archive), BUILD)
+
+    return make
+
+
+def _mirror() -> list[str]:
+    """The one that apt is set up with, where that is Debian's; else debootstrap's own choice."""
+    for file in _APT:
+        if file.is_file() and (
+            found := re.search(r"https?://\S+/debian/?(?=\s)", file.read_text())
+        ):
+            return [found[0]]
+    return []
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
