@@ -21,7 +21,7 @@ ARG PIP_FIND_LINKS
 ENV PIP_NO_INDEX=${PIP_NO_INDEX} PIP_FIND_LINKS=${PIP_FIND_LINKS} PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 # The brackets: a wheelhouse is copied where there is one.
-COPY pins build/wheelhous[e] /wheelhouse/
+COPY pins buil[d]/wheelhouse /wheelhouse/
 COPY deploy/docker/slim.py /build/
 RUN python -m venv /build/venv \
  && /build/venv/bin/pip install --require-hashes --only-binary :all: -r /wheelhouse/build.txt \
