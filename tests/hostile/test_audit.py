@@ -119,6 +119,7 @@ async def test_changes_over_grpc_and_taskqueue_are_written(audited: Lines):
             ("ops", "job.cancel", made.job_id, "OK"),
             ("ops", "queue.pause", "default", "OK"),
             ("ops", "queue.delete", "none", "NOT_FOUND"),
+            ("web", "queue.create", "taskqueue", "OK"),
             ("web", "job.cancel", task.job_id, "OK"),
         ]
 

@@ -54,17 +54,24 @@ class EngineApi(ClientApi, TimelineApi, OperatorApi, Protocol):
 
 
 Submit = Callable[[Sequence[JobSpec]], Awaitable[list[SubmitResult]]]
+CreateQueue = Callable[[QueueSpec], Awaitable[object]]
 
 
 class EngineTaskQueue:
     """Implements ``TaskQueue``. Jobs of other queues and types do not exist here."""
 
     def __init__(
-        self, engine: EngineApi, *, submit: Submit | None = None, clock: Clock | None = None
+        self,
+        engine: EngineApi,
+        *,
+        submit: Submit | None = None,
+        create_queue: CreateQueue | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        """``submit``: the engine's, with a limit around it."""
+        """``submit``: the engine's, with a limit around it; ``create_queue``: with its record."""
         self._engine = engine
         self._submit = submit or engine.submit
+        self._create_queue = create_queue or engine.create_queue
         self._clock = clock or SystemClock()
 
     async def submit(self, spec: Spec, key: str) -> Submitted:
@@ -74,15 +81,12 @@ class EngineTaskQueue:
         job = to_job(spec, key)
         (result,) = await self._submit([job])
         if isinstance(result.error, NotFound):
-            await self._create_queue()
+            with suppress(AlreadyExists):  # made by another server, just now
+                await self._create_queue(QueueSpec(name=QUEUE))
             (result,) = await self._engine.submit([job])  # the limit has been asked
         if isinstance(result.error, KeyConflict):
             raise KeyConflict("client_request_id belongs to a job with another spec", result.job_id)
         return Submitted(result.unwrap(), milliseconds(self._clock.now()))
-
-    async def _create_queue(self) -> None:
-        with suppress(AlreadyExists):  # made by another server, just now
-            await self._engine.create_queue(QueueSpec(name=QUEUE))
 
     async def status(self, job_id: str) -> Record:
         """As the store has it."""

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from jobqueue._version import __version__
+from jobqueue.access import audit
 from jobqueue.access.budgets import Budgets
 from jobqueue.access.submits import for_callers
 from jobqueue.api import listening
@@ -16,6 +17,7 @@ from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend, DispatchApi
+from jobqueue.core.job import QueueSpec
 from jobqueue.core.store import Store
 from jobqueue.engine import admission
 from jobqueue.engine.engine import Engine
@@ -114,7 +116,11 @@ class Embedded:
         if settings.grpc.enabled:
             self._grpc = GrpcFace(
                 engine,
-                taskqueue=EngineTaskQueue(engine, submit=for_callers(engine.submit, self._limiter)),
+                taskqueue=EngineTaskQueue(
+                    engine,
+                    submit=for_callers(engine.submit, self._limiter),
+                    create_queue=self._create_queue,
+                ),
                 max_message_bytes=settings.queue.max_payload_bytes + MESSAGE_MARGIN,
                 reflection=settings.grpc.reflection,
                 on_call=self.metrics.on_call,
@@ -197,6 +203,11 @@ class Embedded:
         return stream.worker_dispatch(
             self._settings, self._store, self.metrics, admission.check_worker
         )
+
+    async def _create_queue(self, spec: QueueSpec) -> None:
+        """For a caller who submits a task to a queue that is not there."""
+        with audit.change("queue.create", spec.name):
+            await self._engine.create_queue(spec)
 
     async def _start_pages(self) -> None:
         """A scheduler is asked for nothing but its health and figures."""
