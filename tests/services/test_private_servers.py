@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -186,6 +187,22 @@ def test_it_outlives_the_process_that_started_it_and_is_one_for_all(make: Make) 
     assert not answers(server)
 
 
+def _sleeping_as(user: int, group: int) -> subprocess.Popen[bytes]:
+    """``Popen(user=...)`` would fork this process with gRPC's threads in it, which may crash."""
+    program = (
+        "import os, sys\n"
+        f"os.setgroups([]); os.setgid({group}); os.setuid({user})\n"
+        "os.write(1, b'.')\n"
+        f"os.execv({shutil.which('sleep')!r}, ['sleep', '60'])\n"
+    )
+    if os.getuid() != 0:
+        program = program.replace("os.setgroups([]); ", "")
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"."
+    return process
+
+
 @pytest.mark.parametrize("number", ["a stranger's", "nobody's"])
 def test_a_stale_pid_file_is_not_believed(make: Make, number: str) -> None:
     server = make()
@@ -195,7 +212,7 @@ def test_a_stale_pid_file_is_not_believed(make: Make, number: str) -> None:
     lines = pid_file.read_text().splitlines() or [""]
     # As the server's own user, or PostgreSQL would see from the outside that it is a stranger.
     owner = pid_file.stat()
-    with subprocess.Popen(["sleep", "60"], user=owner.st_uid, group=owner.st_gid) as stranger:
+    with _sleeping_as(owner.st_uid, owner.st_gid) as stranger:
         try:
             pid = str(stranger.pid) if number == "a stranger's" else "4194304"
             pid_file.write_text("\n".join([pid, *lines[1:], ""]))

@@ -371,6 +371,7 @@ class Engine(OperatorCalls):
                     if patience <= 0:
                         job.hint = await self._unserved.hint(job, self._clock.now())
                         return job
+                del job  # with its payload, while nothing happens
                 await is_set_within(changed, patience)
         finally:
             self._watchers.leave(job_id, changed)

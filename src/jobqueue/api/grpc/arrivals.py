@@ -15,9 +15,9 @@ LONGEST = 120.0
 LONGEST_IF_SCARCE = 10.0
 # What everybody may send comes with its call's headers.
 LONGEST_OPEN = 10.0
-LONGEST_OPEN_IF_WANTED = 2.0
+LONGEST_OPEN_IF_WANTED = 0.5
 _LOOK = 5.0
-_LOOK_IF_OPEN = 1.0
+_LOOK_IF_OPEN = 0.25
 
 
 class Arrivals:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import grpc.aio
 
 from jobqueue.access.budgets import MessageBytes
+from jobqueue.api.grpc.calls import end
 from jobqueue.api.grpc.channel import KIB, STREAM_OPEN
 from jobqueue.api.grpc.counting import Refused
+from jobqueue.core.errors import Unavailable
+from jobqueue.core.waiting import LONG, turn
 
 _COPIES = 2  # of a message in memory: gRPC's and ours
 _SMALL = 4 * KIB  # messages below that are not counted by their bytes: there are only so many calls
@@ -67,6 +71,7 @@ class Duplex(Generic[Request, Response]):
         self._last = 0  # what the message that was read last takes
         self._held = 0  # by that one, and by those that are kept
         self._unsent = 0
+        self._all_sent = asyncio.Event()
         self._closed = False
 
     async def open(self) -> None:
@@ -88,6 +93,8 @@ class Duplex(Generic[Request, Response]):
         if size:
             self._last = self._requests.change(self._account, 0, size)
             self._held += size
+        if len(data) > LONG:
+            await turn()
         message = self._parse(data)
         if isinstance(message, Refused):
             raise message.error
@@ -125,10 +132,11 @@ class Duplex(Generic[Request, Response]):
 
     async def send(self, packed: Packed) -> None:
         """Send an answer; one writer at a time."""
-        await self._context.write(packed.data)
-        if packed.weight and not self._closed:
-            self._unsent -= packed.weight
-            self._answers.change(self._account, packed.weight, 0)
+        try:
+            await self._context.write(packed.data)
+        except Exception as error:  # gRPC has several for a caller that has left
+            raise Unavailable("the stream has ended") from error
+        self._count_sent(packed.weight)
 
     async def write(self, message: Response) -> None:
         """Send a message; one writer at a time."""
@@ -136,18 +144,40 @@ class Duplex(Generic[Request, Response]):
 
     def count_unsent(self, amount: int) -> None:
         """So many bytes more wait to be sent; less, if the amount is below 0."""
-        if amount and not self._closed:
+        if amount < 0:
+            self._count_sent(-amount)
+        elif amount and not self._closed:
             self._unsent += amount
-            self._answers.change(self._account, max(0, -amount), max(0, amount))
+            self._answers.change(self._account, 0, amount)
+
+    def _count_sent(self, amount: int) -> None:
+        if amount and not self._closed:
+            self._unsent -= amount
+            self._answers.change(self._account, amount, 0)
+            if not self._unsent:
+                self._all_sent.set()
 
     @property
     def has_room(self) -> bool:
-        """Whether the caller may have another answer."""
-        return self._answers.has_room(self._account)
+        """Whether more may wait to be sent.
+
+        Where nothing does, always: a caller's stream that is not read must not stop its others.
+        """
+        return not self._unsent or self._answers.has_room(self._account)
 
     async def until_room(self) -> None:
-        """Wait until the caller may have another answer."""
-        await take_room(self._answers, self._account, 0)
+        """Wait until more may wait to be sent."""
+        self._all_sent.clear()
+        if self.has_room:
+            return
+        ways = [
+            asyncio.create_task(take_room(self._answers, self._account, 0)),
+            asyncio.create_task(self._all_sent.wait()),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(*ways)
 
     def close(self) -> None:
         """The stream has ended: nothing of it counts any more."""

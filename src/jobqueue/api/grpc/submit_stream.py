@@ -86,6 +86,7 @@ class _Session:
             task = asyncio.create_task(self._submit(message, self._stream.keep()))
             self.running.add(task)
             task.add_done_callback(self._done)
+            del message, task  # the next one may be long in coming
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.running.discard(task)

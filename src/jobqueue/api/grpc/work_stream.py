@@ -81,6 +81,7 @@ class WorkStream:
         await self._settle_reports()
         if self._beat is not None:
             await end(self._beat)
+        self._draining = True  # for good
         await self._hold_back_no_more()
         await self._desk.retire()
         await self._desk.hand_back(self._outgoing.undelivered())
@@ -107,31 +108,37 @@ class WorkStream:
 
     async def _read(self, stream: Stream) -> None:
         while (message := await stream.read()) is not None:
-            if message.HasField("hello"):
-                raise InvalidArgument("hello", "is allowed in the first message only")
-            for batch in message.reports:
-                await self._begin_report(batch)
-            if self._reports and (kept := stream.keep()):
-                written = asyncio.gather(*self._reports, return_exceptions=True)
-                written.add_done_callback(partial(_forget, stream, kept))
-            if message.slots:
-                self._count_free(message.slots, "slots")
-                if self._may_have_more():
-                    self._desk.grant(message.slots)
-            if message.drain:
-                await self._outgoing.take_places()
-                await self._drain()
-                self._outgoing.free = 0
-                self._outgoing.drained(message.drain)
-            if message.HasField("beat"):
-                beat = message.beat
-                leases, begun = leases_from_pb(beat.leases), leases_from_pb(beat.begun)
-                progress = await progress_from_pb(beat.progress)
-                if self._beat is not None:  # one at a time: each takes a thread
-                    await asyncio.wait({self._beat})
-                self._beat = asyncio.create_task(
-                    self._pulse(leases, begun, not beat.incomplete, progress, overrun_of(beat))
-                )
+            await self._take(message, stream)
+            del message  # the next one may be long in coming
+
+    async def _take(self, message: pb.ConnectRequest, stream: Stream) -> None:
+        if message.HasField("hello"):
+            raise InvalidArgument("hello", "is allowed in the first message only")
+        for batch in message.reports:
+            await self._begin_report(batch)
+        if self._reports and (kept := stream.keep()):
+            written = asyncio.gather(*self._reports, return_exceptions=True)
+            written.add_done_callback(partial(_forget, stream, kept))
+        if message.slots:
+            self._count_free(message.slots, "slots")
+            if self._may_have_more():
+                self._desk.grant(message.slots)
+        if message.drain:
+            await self._outgoing.take_places()
+            await self._drain()
+            self._outgoing.free = 0
+            self._outgoing.drained(message.drain)
+        if message.HasField("beat"):
+            beat = message.beat
+            leases, begun = leases_from_pb(beat.leases), leases_from_pb(beat.begun)
+            progress = await progress_from_pb(beat.progress)
+            if self._beat is not None:  # one at a time: each takes a thread
+                await asyncio.wait({self._beat})
+            self._beat = asyncio.create_task(
+                self._pulse(leases, begun, not beat.incomplete, progress, overrun_of(beat))
+            )
+            if kept := stream.keep():
+                self._beat.add_done_callback(partial(_forget, stream, kept))
 
     def _count_free(self, slots: int, field: str) -> None:
         if self._outgoing.free + slots > self._info.concurrency:
