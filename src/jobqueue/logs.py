@@ -12,6 +12,7 @@ import json
 import logging
 import logging.handlers
 import os
+import stat
 import sys
 import time
 import traceback
@@ -266,13 +267,14 @@ class _Stdout(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
+# Without O_NONBLOCK a pipe would stop the server until somebody reads from it.
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def check_audit_file(file: str) -> None:
     """InvalidArgument if the audit log cannot go there; nothing is made or changed."""
     try:
-        number = os.open(file, _APPEND | os.O_NONBLOCK)
+        number = os.open(file, _APPEND)
     except FileNotFoundError:
         folder = os.path.dirname(os.path.abspath(file))
         if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
@@ -281,16 +283,22 @@ def check_audit_file(file: str) -> None:
     except OSError as error:
         raise _unusable(file, error) from None
     try:
-        _check_owner(number)
+        _check_kind_and_owner(number)
     except OSError as error:
         raise _unusable(file, error) from None
     finally:
         os.close(number)
 
 
-def _check_owner(number: int) -> None:
-    """Root can write to the file of another user, who may change what it says."""
-    owner, ours = os.fstat(number).st_uid, os.geteuid()
+def _check_kind_and_owner(number: int) -> None:
+    """Root can write to the file of another user, who may change what it says.
+
+    A pipe keeps no line, and stops the server when it is full.
+    """
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "is not a regular file")
+    owner, ours = found.st_uid, os.geteuid()
     if owner != ours:
         raise PermissionError(errno.EPERM, f"belongs to user {owner}; must belong to user {ours}")
 
@@ -310,7 +318,7 @@ class _AuditFile(logging.handlers.WatchedFileHandler):
         # For its owner, whatever the umask says.
         file = os.open(self.baseFilename, _APPEND | os.O_CREAT, 0o600)
         try:
-            _check_owner(file)
+            _check_kind_and_owner(file)
             os.fchmod(file, 0o600)
             return open(file, "a", encoding="utf-8")
         except OSError:

@@ -157,14 +157,6 @@ async def test_the_listener_takes_only_so_much(listener):
     assert await talk(listener, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20_000) == b""
 
 
-async def test_the_listener_takes_only_so_many(listener):
-    silent = [await asyncio.open_connection("127.0.0.1", listener) for _ in range(16)]
-    assert await talk(listener, b"GET /metrics HTTP/1.1\r\n\r\n") == b""
-    for _, writer in silent:
-        writer.close()
-        await writer.wait_closed()
-
-
 async def test_a_taken_port_is_an_error(listener):
     second = MetricsListener(lambda: asyncio.sleep(0, (b"", "")))
     with pytest.raises(Unavailable, match=f"b: 127.0.0.1:{listener} is in use by another program"):

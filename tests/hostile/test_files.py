@@ -308,6 +308,40 @@ def test_a_file_of_somebody_else_in_place_of_the_audit_log_gets_no_line_and_stop
     assert "queue.resume" in file.read_text()
 
 
+@pytest.fixture(params=[False, True], ids=["nobody-reads", "somebody-reads"])
+def pipe(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """One that may be put in the place of a file."""
+    made = tmp_path / "pipe"
+    os.mkfifo(made, 0o600)
+    reader = os.open(made, os.O_RDONLY | os.O_NONBLOCK) if request.param else None
+    yield made
+    if reader is not None:
+        os.close(reader)
+
+
+def test_the_audit_log_does_not_go_to_a_pipe(pipe: Path, audit_log: logging.Logger) -> None:
+    said = "log.audit_file: .*(is not a regular file|No such device or address)"
+    with pytest.raises(InvalidArgument, match=said):
+        logs.check_audit_file(str(pipe))
+    with pytest.raises(InvalidArgument, match=said):
+        logs.configure("jq-server", audit_file=str(pipe))
+
+
+def test_a_pipe_in_place_of_the_audit_log_gets_no_line_and_stops_no_call(
+    tmp_path: Path, pipe: Path, audit_log: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "audit.log"
+    logs.configure("jq-server", audit_file=str(file))
+    file.rename(tmp_path / "audit.log.1")
+    pipe.rename(file)
+    audit_log.info("queue.pause: OK")
+    told = capsys.readouterr().err
+    assert "is not a regular file" in told or "No such device or address" in told
+    file.unlink()
+    audit_log.info("queue.resume: OK")
+    assert "queue.resume" in file.read_text()
+
+
 def test_a_config_file_that_everybody_may_change_is_warned_of(tmp_path: Path) -> None:
     """They could let themselves in with it."""
     file = tmp_path / "jq.yaml"

@@ -90,6 +90,10 @@ def test_tls_is_asked_and_used():
     assert layout.http[0].startswith("https://")
     assert layout.processes[0].probe.tls
     assert layout.processes[-1].environment["JQ_WORKER_SERVER"].startswith("grpcs://")
+    layout = make("streaming", {"tls.cert": "c.pem", "tls.key": "k.pem"})
+    scheduler = next(process for process in layout.processes if process.role == "scheduler")
+    assert scheduler.probe.tls
+    assert scheduler.address.startswith("https://")
 
 
 def test_one_that_listens_everywhere_is_asked_here():

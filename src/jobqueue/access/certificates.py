@@ -1,16 +1,32 @@
-"""Names in a client's certificate that end early for programs that read them as C strings."""
+"""Names in a client's certificate. Some end early for programs that read them as C strings."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 _VERSION, _EXTENSIONS, _DNS_NAME = 0xA0, 0xA3, 0x82  # tags
 _SUBJECT = 4  # its place after the version
 _COMMON_NAME = bytes.fromhex("550403")
 _ALTERNATIVE_NAMES = bytes.fromhex("551d11")
 _WIDE = {0x1E: "utf-16-be", 0x1C: "utf-32-be"}  # kinds of text that have zero bytes anyway
+
+
+def certificate_name(certificate: Mapping[str, Any] | None) -> str:
+    """The common name, or else the first DNS name, of a certificate that was verified.
+
+    Empty if one of these names has a NUL in it: gRPC knows only what stands before that.
+    """
+    if not certificate:
+        return ""
+    subject = (pair for part in certificate.get("subject", ()) for pair in part)
+    common = [str(value) for key, value in subject if key == "commonName"]
+    others = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    if any("\0" in name for name in common + others):
+        return ""
+    return next(filter(None, common[:1] + others[:1]), "")
 
 
 @lru_cache(1024)

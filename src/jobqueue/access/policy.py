@@ -13,6 +13,8 @@ from jobqueue.core.errors import InvalidArgument, Unauthenticated
 
 AUTHORIZATION = "authorization"
 API_KEY = "x-api-key"
+_AUTHORIZATION_BYTES = AUTHORIZATION.encode()
+_API_KEY_BYTES = API_KEY.encode()
 _BEARER = "bearer "
 MAX_NAME = 200  # characters of a caller's name
 ANY_NAME = "*"
@@ -42,6 +44,18 @@ class Shown:
         if text[: len(_BEARER)].lower() != _BEARER:
             raise Unauthenticated("the authorization must be: Bearer, a space, the key or token")
         return text[len(_BEARER) :].strip()
+
+
+def shown_in(headers: Iterable[tuple[bytes, bytes]], certificate: str, address: str) -> Shown:
+    """What came with an HTTP request, the names of whose headers are in small letters."""
+    authorization: tuple[str, ...] = ()
+    api_key: tuple[str, ...] = ()
+    for name, value in headers:
+        if name == _AUTHORIZATION_BYTES:
+            authorization += (value.decode("latin-1"),)
+        elif name == _API_KEY_BYTES:
+            api_key += (value.decode("latin-1"),)
+    return Shown(authorization, api_key, certificate, address)
 
 
 class Access:

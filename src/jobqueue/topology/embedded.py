@@ -152,8 +152,11 @@ class Embedded:
         face: HttpFace = loaded.HttpFace(self._engine, http)
         self._http = face
         port = await face.start(settings.http.host, settings.http.port)
+        self.http_url = self._url(port)
+
+    def _url(self, port: int) -> str:
         scheme = "http" if self._tls is None else "https"
-        self.http_url = f"{scheme}://{_joined(settings.http.host, port)}"
+        return f"{scheme}://{_joined(self._settings.http.host, port)}"
 
     async def _open(self) -> None:
         await self._engine.start()
@@ -211,12 +214,13 @@ class Embedded:
 
     async def _start_pages(self) -> None:
         """A scheduler is asked for nothing but its health and figures."""
-        chosen = self._settings.http
-        if not chosen.enabled:
+        if not self._settings.http.enabled:
             return
-        self._pages = MetricsListener(lambda: self.metrics.render(self._engine))
+        self._pages = MetricsListener(
+            lambda: self.metrics.render(self._engine), access=self._access, tls=self._tls
+        )
         port = await self._pages.start(options.http_endpoint(self._settings))
-        self.http_url = f"http://{_joined(chosen.host, port)}"
+        self.http_url = self._url(port)
 
     async def _look_for_a_stream(self) -> None:
         """Jobs that are kept for a stream that nobody publishes are kept for ever."""

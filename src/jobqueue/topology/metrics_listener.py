@@ -4,83 +4,95 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 
+from jobqueue.access.budgets import Budget, Budgets, Place
+from jobqueue.access.callers import network
+from jobqueue.access.certificates import certificate_name
 from jobqueue.access.hosts import HostNames, is_loopback
-from jobqueue.api import listening
+from jobqueue.access.policy import Access, permit, shown_in
+from jobqueue.access.rules import RULES
+from jobqueue.access.tls import ServerTls
+from jobqueue.api.http.connections import Connections
+from jobqueue.api.http.handshakes import Handshakes, hang_up
 from jobqueue.api.http.page_headers import HEADER_LINES
-from jobqueue.api.listening import Endpoint
+from jobqueue.api.listening import Endpoint, open_sockets
+from jobqueue.core.errors import JobQueueError, Unauthenticated, Unavailable
 
 log = logging.getLogger("jobqueue.metrics")
 
 Render = Callable[[], Awaitable[tuple[bytes, str]]]
+_METRICS = "server.metrics"
 _MAX_HEAD = 8 * 1024
 _MAX_CONNECTIONS = 16
+# Answers to /metrics that are made at a time. The other connections wait, so that one of them can
+# make room for a probe.
+_MAX_RENDERED = Budget(_MAX_CONNECTIONS // 2, _MAX_CONNECTIONS // 2)
 _TIMEOUT = 10.0
+_READ_TIMEOUT = 60.0
 
 
 class MetricsListener:
-    """GET /metrics and /healthz, one request per connection. ``stop`` may be called twice."""
+    """GET /metrics and /healthz, one request per connection. ``stop`` may be called twice.
 
-    def __init__(self, render: Render) -> None:
+    /metrics is for those whom ``access`` lets in, /healthz for everybody.
+    """
+
+    def __init__(
+        self, render: Render, *, access: Access | None = None, tls: ServerTls | None = None
+    ) -> None:
         self._render = render
-        self._server: asyncio.Server | None = None
+        self._access = access or Access()
+        self._tls = tls
+        self._budgets = Budgets({RULES[_METRICS].kind: _MAX_RENDERED})
         self._hosts = HostNames("localhost")
-        self._connections: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._handshakes: list[Handshakes] = []  # with TLS, in place of servers
+        self.counted = Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS)
+        self.open: set[_Connection] = set()
 
     async def start(self, endpoint: Endpoint) -> int:
         """Listen; returns the port. Unavailable: it is taken."""
-        await listening.check(endpoint)
+        # Says what is wrong with a certificate before a port is taken.
+        context = None if self._tls is None else self._tls.context()
         # On the network it is scraped by names that it does not know.
         self._hosts = HostNames(endpoint.host, any_name=not is_loopback(endpoint.host))
-        try:
-            self._server = await asyncio.start_server(
-                self._accept,
-                endpoint.host,
-                endpoint.port,
-                limit=_MAX_HEAD,
-                backlog=_MAX_CONNECTIONS,
-            )
-        except OSError as error:
-            raise endpoint.refused(error) from None
-        return int(self._server.sockets[0].getsockname()[1])
+        loop = asyncio.get_running_loop()
+        sockets = await open_sockets(endpoint)
+        port = int(sockets[0].getsockname()[1])
+        for listener in sockets:
+            if context is None:
+                self._servers.append(await loop.create_server(self._connection, sock=listener))
+            else:
+                waiting = Handshakes(listener, self._connection, context, _TIMEOUT)
+                self._handshakes.append(waiting)
+        return port
 
     async def stop(self) -> None:
         """Close the port and every connection."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-            self._server = None
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        for server in self._servers:
+            server.close()
+        for handshakes in self._handshakes:
+            await handshakes.close()
+        ended = [connection.end() for connection in self.open]
+        await asyncio.gather(*ended, return_exceptions=True)
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
+        self._handshakes.clear()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= _MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
-        task = asyncio.create_task(self._serve(reader, writer), name="metrics-connection")
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+    def _connection(self) -> _Connection:
+        return _Connection(self)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(_TIMEOUT):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._answer(head))
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a client that does not speak, or is gone
-        except Exception:
-            log.exception("the metrics could not be rendered")
-        finally:
-            writer.close()
-
-    async def _answer(self, head: bytes) -> bytes:
+    async def answer(self, head: bytes, connection: _Connection) -> bytes:
+        """The answer to a request without a body."""
         first, *lines = head.split(b"\r\n")
+        headers = []
         for line in lines:
             name, _, value = line.partition(b":")
-            if name.strip().lower() == b"host" and value.strip() not in self._hosts:
+            headers.append((name.strip().lower(), value.strip()))
+            if headers[-1][0] == b"host" and headers[-1][1] not in self._hosts:
                 return _response("403 Forbidden", b"Host is no name of this machine\n")
         method, _, rest = first.partition(b" ")
         path = rest.split(b" ")[0].split(b"?")[0]
@@ -88,8 +100,127 @@ class MetricsListener:
             return _response("404 Not Found", b"there are /metrics and /healthz\n")
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", b"GET only\n", extra="Allow: GET, HEAD\r\n")
-        body, kind = await self._render() if path == b"/metrics" else (b"ok\n", "text/plain")
+        if path == b"/healthz":
+            return _response("200 OK", b"ok\n", with_body=method == b"GET")
+        try:
+            place = self._let_in(headers, connection)
+        except JobQueueError as error:
+            await self._access.refusals.note(error, connection.peer, _METRICS, "http")
+            return _refusal(error)
+        connection.in_use = True
+        try:
+            body, kind = await self._render()
+        finally:
+            connection.in_use = False
+            place.leave()
         return _response("200 OK", body, kind, with_body=method == b"GET")
+
+    def _let_in(self, headers: list[tuple[bytes, bytes]], connection: _Connection) -> Place:
+        rule = RULES[_METRICS]
+        caller = self._access.identify(shown_in(headers, connection.certificate, connection.peer))
+        permit(caller, rule.roles, "GET /metrics")
+        return self._budgets.enter(rule.kind, caller.account)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, over TLS from the time when it is accepted."""
+
+    def __init__(self, pages: MetricsListener) -> None:
+        self._pages = pages
+        self._handshake: socket.socket | None = None  # of TLS, while that is under way
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._head = b""
+        self.peer = ""
+        self.address = ""  # it is counted for this one
+        self.certificate = ""  # the name in the client's
+        self.in_use = False
+
+    def accepted(self, connection: socket.socket, address: str) -> bool:
+        """Count it before TLS begins; False if there is no room."""
+        self._handshake = connection
+        return self._counts(address)
+
+    def gone(self) -> None:
+        """Its handshake has failed."""
+        self._pages.counted.leave(self)
+
+    def close_for_another(self) -> None:
+        """End it at once, or its handshake."""
+        if self._handshake is not None:
+            hang_up(self._handshake)
+        elif self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        if self._handshake is None and not self._counts(peer[0] if peer else ""):
+            transport.abort()
+            return
+        self._handshake = None
+        self.certificate = certificate_name(transport.get_extra_info("peercert"))
+        self._pages.open.add(self)
+        self._limit(_TIMEOUT)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answering is not None or self._transport is None:
+            return  # one request is answered
+        self._head += data
+        head, end, _ = self._head.partition(b"\r\n\r\n")
+        if len(head) > _MAX_HEAD:
+            self._transport.abort()
+        elif end:
+            self._answering = asyncio.create_task(self._answer(head), name="metrics-connection")
+
+    def eof_received(self) -> bool:
+        """A client may close its side once it has asked. TLS knows no such thing."""
+        over_tls = self._transport and self._transport.get_extra_info("sslcontext") is not None
+        return self._answering is not None and not over_tls
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pages.counted.leave(self)
+        self._pages.open.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._answering is not None:
+            self._answering.cancel()
+
+    async def end(self) -> None:
+        """Close it, and wait for what it did."""
+        self.close_for_another()
+        if self._answering is not None:
+            self._answering.cancel()
+            await asyncio.wait([self._answering])
+
+    def _counts(self, address: str) -> bool:
+        self.peer, self.address = address, network(address)
+        return not self._pages.counted.enter(self)
+
+    def _limit(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.close_for_another)
+
+    async def _answer(self, head: bytes) -> None:
+        assert self._transport is not None
+        try:
+            answer = await self._pages.answer(head, self)
+            self._limit(_READ_TIMEOUT)
+            self._transport.write(answer)
+        except Exception:
+            log.exception("the metrics could not be rendered")
+        self._transport.close()
+
+
+def _refusal(error: JobQueueError) -> bytes:
+    status, extra = "403 Forbidden", ""
+    if isinstance(error, Unauthenticated):
+        status, extra = "401 Unauthorized", 'WWW-Authenticate: Bearer realm="jobqueue"\r\n'
+    elif isinstance(error, Unavailable):
+        status, extra = "503 Service Unavailable", "Retry-After: 1\r\n"
+    return _response(status, f"{error.message}\n".encode(), "text/plain; charset=utf-8", extra)
 
 
 def _response(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
@@ -11,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobqueue.access import audit
 from jobqueue.access.callers import enter_call
-from jobqueue.access.policy import ANY_ROLE, API_KEY, AUTHORIZATION, Access, Shown, permit
+from jobqueue.access.policy import ANY_ROLE, Access, Shown, permit, shown_in
 from jobqueue.access.rules import HTTP, RULES, Rule, http_rule
 from jobqueue.api.http.errors import OBJECT, OUTCOME, answer
 from jobqueue.api.http.settings import HttpSettings
@@ -23,9 +22,6 @@ PLACE = "jobqueue.place"  # in the scope: the request's Place in the budgets
 
 _STATUS = "server.status"
 _FOUND = "jobqueue.found"  # in the scope: the route, and what it adds to the scope
-
-_AUTHORIZATION = AUTHORIZATION.encode()
-_API_KEY = API_KEY.encode()
 
 # What does not exist takes a known caller of any role, who then learns so.
 _NOWHERE = Rule(ANY_ROLE)
@@ -120,27 +116,6 @@ async def sees_status(access: Access, scope: Scope) -> bool:
 
 
 def _shown(scope: Scope) -> Shown:
-    authorization: tuple[str, ...] = ()
-    api_key: tuple[str, ...] = ()
-    for name, value in scope["headers"]:
-        if name == _AUTHORIZATION:
-            authorization += (value.decode("latin-1"),)
-        elif name == _API_KEY:
-            api_key += (value.decode("latin-1"),)
     client = scope.get("client")
-    return Shown(authorization, api_key, scope.get(CERTIFICATE, ""), client[0] if client else "")
-
-
-def certificate_name(certificate: Mapping[str, Any] | None) -> str:
-    """The common name, or else the first DNS name, of a certificate that was verified.
-
-    Empty if one of these names has a NUL in it: gRPC knows only what stands before that.
-    """
-    if not certificate:
-        return ""
-    subject = (pair for part in certificate.get("subject", ()) for pair in part)
-    common = [str(value) for key, value in subject if key == "commonName"]
-    others = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
-    if any("\0" in name for name in common + others):
-        return ""
-    return next(filter(None, common[:1] + others[:1]), "")
+    certificate = scope.get(CERTIFICATE, "")
+    return shown_in(scope["headers"], certificate, client[0] if client else "")

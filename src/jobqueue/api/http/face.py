@@ -19,9 +19,10 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from jobqueue.access.callers import network
+from jobqueue.access.certificates import certificate_name
 from jobqueue.api.http.app import create_app
 from jobqueue.api.http.connections import Connections
-from jobqueue.api.http.door import CERTIFICATE, PLACE, certificate_name
+from jobqueue.api.http.door import CERTIFICATE, PLACE
 from jobqueue.api.http.errors import ErrorAnswer, detail
 from jobqueue.api.http.handshakes import Handshakes, hang_up
 from jobqueue.api.http.page_headers import HEADER_LINES

@@ -89,6 +89,7 @@ def scheduler(
     settings = plan.settings
     if not settings.http.enabled:
         raise InvalidArgument("http.enabled", "must be true: a scheduler tells there how it is")
+    tls = bool(settings.tls.cert)
     port = plan.ports.take()
     host = _ANY.get(settings.http.host, settings.http.host)
     return Process(
@@ -100,8 +101,8 @@ def scheduler(
         arguments=plan.arguments,
         environment={**plan.environment(), "JQ_HTTP_PORT": str(port), **environment},
         needs=needs,
-        probe=Probe(host, port, "/healthz"),
-        address=f"http://{_joined(host, port)}/metrics",
+        probe=Probe(host, port, "/healthz", tls),
+        address=f"{'https' if tls else 'http'}://{_joined(host, port)}/metrics",
         stop_timeout=settings.server.shutdown_timeout + _MARGIN,
     )
 
