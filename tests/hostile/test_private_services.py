@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -258,6 +260,73 @@ def is_hung_up_on(port: int) -> bool:
 
 
 # -- all of them --------------------------------------------------------------------------------
+
+
+class Imposter:
+    """Another program on the port of a server. It agrees to everything, and keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._listen)
+
+    def __enter__(self) -> Imposter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)  # ends accept()
+        self._thread.join()
+        self._socket.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(PATIENCE)
+                while said := connection.recv(4096):
+                    self.heard += said
+                    connection.sendall(struct.pack(">iih", 6, 0, 0))  # Kafka's: no error
+
+
+@pytest.mark.parametrize(
+    ("kind", "noted"), [(PrivateRedis, "redis.pid"), (PrivateKafka, "kafka.pid")]
+)
+def test_a_program_on_the_port_of_a_starting_server_is_not_told_its_password(
+    kind: type[PrivateServer], noted: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Enough(Exception):
+        pass
+
+    with Imposter() as imposter:
+        server = kind(folder / "server", port=imposter.port)
+        asked: list[bool] = []
+        answers = server._answers
+
+        def counted(port: int) -> bool:
+            asked.append(answers(port))
+            if len(asked) == 3:
+                raise Enough
+            return asked[-1]
+
+        # It has noted its process, and does not listen yet.
+        start = ["/bin/sh", "-c", f"echo $$ > {noted} && exec sleep 600"]
+        monkeypatch.setattr(server, "_command", lambda: start)
+        monkeypatch.setattr(server, "_fill", lambda: None)
+        monkeypatch.setattr(server, "_answers", counted)
+        try:
+            with pytest.raises(Enough):
+                server.start(timeout=PATIENCE)
+            password = server.password
+        finally:
+            server.remove()
+    assert asked == [False] * 3
+    assert password.encode() not in imposter.heard
+    assert imposter.heard == b""
 
 
 @pytest.mark.parametrize("kind", [PrivatePostgres, PrivateRedis])

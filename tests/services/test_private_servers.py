@@ -27,6 +27,7 @@ from jobqueue.topology.backing import (
     find_redis,
     ports,
     postgres,
+    process,
 )
 from jobqueue.topology.backing import kafka as kafka_module
 from jobqueue.topology.backing import redis as redis_module
@@ -295,6 +296,27 @@ def test_a_port_is_given_to_one_process_at_a_time(monkeypatch: pytest.MonkeyPatc
             ports.free_port()
         other.communicate("\n")
     assert ports.free_port() == first
+
+
+def test_who_listens_on_a_port_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ours = os.getpid()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        subprocess.Popen(["sleep", "600"]) as other,  # close_fds: it has not inherited the socket
+    ):
+        port = listener.getsockname()[1]
+        try:
+            assert process.listens_on(ours, port)
+            assert not process.listens_on(other.pid, port)
+            missing = tmp_path / "tcp"
+            monkeypatch.setattr(process, "_SOCKETS", (missing,))
+            assert process.listens_on(other.pid, port)  # the system does not tell
+            monkeypatch.undo()
+        finally:
+            other.kill()
+            other.wait()
+        assert not process.listens_on(other.pid, port)
+    assert not process.listens_on(ours, port)
 
 
 # -- failing to start ---------------------------------------------------------------------------

@@ -217,6 +217,8 @@ class PrivateKafka(PrivateServer):
 
     def _answers(self, port: int) -> bool:
         """Whether it lists itself among the brokers: it listens before it serves."""
+        if self._login and not self._listens_on(port):
+            return False
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
                 if self._login:

@@ -20,6 +20,10 @@ POLL = 0.01  # seconds between two looks at a process that starts or ends
 # dropped while its process runs is a warning.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
+# The system's sockets. A server of 127.0.0.1 may be in the second table: a JVM's sockets are IPv6.
+_SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENING = "0A"  # in their column of states
+
 
 @atexit.register
 def _let_go() -> None:
@@ -61,6 +65,32 @@ def works_in(pid: int, folder: Path) -> bool:
         return Path(f"/proc/{pid}/cwd").readlink() == folder.resolve()
     except OSError:
         return False
+
+
+def listens_on(pid: int, port: int) -> bool:
+    """Whether that process is the one that listens on that port. True if the system does not tell.
+
+    A secret is sent to a server that starts only after this: another user may have its port.
+    """
+    readable = [table for table in _SOCKETS if os.access(table, os.R_OK)]
+    if not readable:
+        return True
+    rows = [row.split() for table in readable for row in table.read_text().splitlines()[1:]]
+    listeners = {
+        f"socket:[{row[9]}]"
+        for row in rows
+        if row[3] == _LISTENING and row[1].endswith(f":{port:04X}")
+    }
+    try:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                if str(descriptor.readlink()) in listeners:
+                    return True
+    except PermissionError:
+        return bool(listeners)
+    except OSError:  # the process is gone
+        return False
+    return False
 
 
 def end(pid: int, folder: Path, by: Sequence[tuple[signal.Signals, float]]) -> bool:

@@ -70,6 +70,8 @@ class PrivateRedis(PrivateServer):
         return int(noted) if noted.isdigit() else None
 
     def _answers(self, port: int) -> bool:
+        if not self._listens_on(port):
+            return False
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
                 connection.sendall(f"AUTH {self.password}\r\nPING\r\n".encode())

@@ -87,7 +87,10 @@ class PrivateServer(ABC):
 
     @abstractmethod
     def _answers(self, port: int) -> bool:
-        """Whether the process in the pid file serves that port by now."""
+        """Whether the process in the pid file serves that port by now.
+
+        Sends the password to nobody else: see `_listens_on`.
+        """
 
     def _fill(self) -> None:
         """Make an empty data folder ready for the first start."""
@@ -104,6 +107,11 @@ class PrivateServer(ABC):
     def _apply_password(self, password: str) -> None:
         """Make the data folder take it, where it is not enough that `conf` says it."""
         return
+
+    def _listens_on(self, port: int) -> bool:
+        """Whether it is the process in the pid file that a connection to that port reaches."""
+        pid = self._noted_pid()
+        return pid is not None and process.listens_on(pid, port)
 
     def _passes_soon(self, said: str) -> bool:
         """Whether a start that failed with these words is worth another try."""
