@@ -1,0 +1,152 @@
+"""Streams that wait keep nothing, leave the loop to others, and do not stop each other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import weakref
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from jobqueue.access.budgets import MessageBytes
+from jobqueue.api.grpc.calls import Calls, end
+from jobqueue.api.grpc.channel import MIB
+from jobqueue.api.grpc.duplex import Duplex
+from jobqueue.api.grpc.submit_stream import submit_stream
+from jobqueue.core.errors import Unavailable
+from jobqueue.core.job import Job, JobSpec
+from jobqueue.core.waiting import LONG
+from tests import patience
+from tests.hostile.known_callers import serving
+
+
+class Context:
+    """gRPC's side of a stream: gives what it has, then nothing comes for ever."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self._messages = list(messages)
+        self.written = asyncio.Event()
+        self.left = False  # the caller is gone
+
+    async def send_initial_metadata(self, metadata: object) -> None: ...
+
+    async def read(self) -> bytes:
+        if self._messages:
+            return self._messages.pop(0)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def write(self, data: bytes) -> None:
+        if self.left:
+            raise grpc.aio.InternalError("ExecuteBatchError")
+        self.written.set()
+
+
+def duplex(
+    context: Context, room: MessageBytes, parse: Callable[[bytes], Any] = bytes
+) -> Duplex[Any, Any]:
+    return Duplex(context, parse, lambda message: b"x" * message, room, room, "app")
+
+
+class Batch:
+    """A message of a submit stream that can be watched."""
+
+    number = 1
+    specs = ()
+
+
+@contextlib.asynccontextmanager
+async def running(work: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await end(task)
+
+
+async def test_an_idle_submit_stream_keeps_nothing_of_its_last_batch():
+    """Before, it was in memory until the next one came."""
+    batches: list[weakref.ref[Batch]] = []
+
+    def parse(_: bytes) -> Batch:
+        batch = Batch()
+        batches.append(weakref.ref(batch))
+        return batch
+
+    async def submit(specs: object) -> list[Any]:
+        return []
+
+    context = Context(b"batch")
+    stream: Duplex[Any, Any] = Duplex(
+        context, parse, lambda _: b"answer", MessageBytes(MIB), MessageBytes(MIB), "app"
+    )
+    async with running(submit_stream(submit, stream, Calls())), patience.timeout(10):
+        await context.written.wait()
+        while batches[0]() is not None:
+            await asyncio.sleep(0.01)
+
+
+async def test_large_messages_of_streams_are_parsed_in_turns():
+    """Before, as many as were there were parsed one after the other."""
+    rounds = [0]
+    parsed: list[int] = []
+
+    async def count() -> None:
+        while True:
+            rounds[0] += 1
+            await asyncio.sleep(0)
+
+    def parse(data: bytes) -> bytes:
+        parsed.append(rounds[0])
+        return data
+
+    room = MessageBytes(MIB)
+    streams = [duplex(Context(b"x" * (LONG + 1)), room, parse) for _ in range(8)]
+    async with running(count()), patience.timeout(10):
+        await asyncio.gather(*(stream.read() for stream in streams))
+    assert len(set(parsed)) == 8
+
+
+async def test_a_stream_that_is_not_read_does_not_stop_the_others_of_its_caller():
+    room = MessageBytes(MIB)
+    stuck, other = duplex(Context(), room), duplex(Context(), room)
+    stuck.count_unsent(20 * MIB)
+    assert not stuck.has_room
+    assert other.has_room  # nothing of it waits to be sent
+    other.count_unsent(1)
+    assert not other.has_room
+    waiting = asyncio.create_task(other.until_room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    other.count_unsent(-1)  # it was read
+    async with patience.timeout(10):
+        await waiting
+    stuck.close()
+    other.close()
+    assert room.has_room("app")
+    assert not room.wanted
+
+
+async def test_a_caller_that_has_left_is_no_unexpected_error():
+    context = Context()
+    context.left = True
+    stream = duplex(context, MessageBytes(MIB))
+    with pytest.raises(Unavailable, match="the stream has ended"):
+        await stream.write(10)
+    stream.close()
+
+
+async def test_a_long_poll_keeps_no_job_while_it_waits():
+    async with serving(known=False) as server:
+        (made,) = await server.backend.submit([JobSpec(payload=b"x")])
+        waiting = asyncio.create_task(server.backend.wait(made.job_id, 60.0))
+        for _ in range(100):  # in memory, it has looked and waits by then
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        jobs = [one for one in gc.get_objects() if isinstance(one, Job)]
+        assert made.job_id not in [job.id for job in jobs]
+        await end(waiting)
