@@ -394,7 +394,7 @@ async def test_large_jobs_travel_in_several_messages(engine, remote, worker_info
     await link.close()
 
 
-async def test_the_server_goes_and_comes_back(engine, serve, worker_info):
+async def test_the_server_goes_and_comes_back(engine, serve, worker_info, caplog):
     face, port = await serve(engine)
     backend = GrpcBackend(f"127.0.0.1:{port}", timeout=patience.stretched(10))
     inbox = RecordingInbox()
@@ -403,6 +403,9 @@ async def test_the_server_goes_and_comes_back(engine, serve, worker_info):
     (job_id,) = await submit(engine)
     await inbox.until(lambda inbox: inbox.jobs)
     await face.stop(2.0)
+    async with patience.timeout(10):  # a report that is sent before has an unknown outcome
+        while "the stream broke" not in caplog.text:
+            await asyncio.sleep(0.01)
     await serve(engine, port)
     assert await link.report([succeed(inbox.jobs[0])], freed=1) == [True]
     assert await states(engine, [job_id]) == [State.DONE]
