@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 TURN = 500  # items: a few milliseconds of conversion
 LONG = 16 * 1024  # bytes: as many items may be in a message, and to build them takes a while
-_FEW = 20  # items that take no longer than the call that brings them
+_FEW = 50  # items that take no longer than the call that brings them
 _SIDE_BY_SIDE = 4  # accounts that do long work in one round of the loop
 _LONG_ROUND = 0.1  # seconds
 
