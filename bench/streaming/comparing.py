@@ -19,6 +19,11 @@ from jobqueue.events.codec import decode
 from jobqueue.stores.postgres.reads import ROWS
 
 _PATIENCE = 30.0
+_PAUSE = 0.1
+_COMING = (
+    confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+    confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE,
+)
 _AT_ONCE = 5_000
 # The whole table by its own columns: not the way in which the relay finds what is new.
 _EVENTS = """
@@ -97,8 +102,7 @@ class Reader:
         """Everything that is there by now."""
         left = {}
         for one in self._partitions:
-            _, end = self._consumer.get_watermark_offsets(one, timeout=_PATIENCE)
-            left[one.partition] = end
+            left[one.partition] = self._end_of(one)
         give_up = time.monotonic() + _PATIENCE
         while any(self._place(number) < end for number, end in left.items()):
             if found := self.poll():
@@ -106,6 +110,19 @@ class Reader:
                 yield from found
             elif time.monotonic() > give_up:
                 raise TimeoutError(f"the end of topic {self._topic} cannot be read")
+
+    def _end_of(self, partition: confluent_kafka.TopicPartition) -> int:
+        """Where the next message will be; of a broker that has just come back, when it leads."""
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                _, end = self._consumer.get_watermark_offsets(partition, timeout=_PATIENCE)
+            except confluent_kafka.KafkaException as failure:
+                if failure.args[0].code() not in _COMING or time.monotonic() > give_up:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return int(end)
 
     def _place(self, partition: int) -> int:
         (one,) = self._consumer.position([confluent_kafka.TopicPartition(self._topic, partition)])

@@ -143,6 +143,15 @@ job.result()
 """,
 }
 
+# As when the signal comes a moment before the main thread goes to sleep: nothing wakes it.
+INTERRUPTED_UNNOTICED = """
+import signal, threading
+
+job = app.sync().submit(send.options(delay=60), "a@b.c", "hello")
+threading.Timer(0.5, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)).start()
+job.result()
+"""
+
 
 @pytest.fixture(params=["memory", "sqlite", "grpc"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
@@ -212,3 +221,17 @@ def test_a_script_ends_on_ctrl_c(name: str, environment: dict[str, str], tmp_pat
     assert "unhandled" not in said
     assert "never retrieved" not in said
     assert said.endswith("KeyboardInterrupt\n"), said
+
+
+def test_ctrl_c_that_does_not_wake_a_waiting_script_ends_it(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    ran = subprocess.run(
+        write(tmp_path, INTERRUPTED_UNNOTICED),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=ENDS_WITHIN,
+    )
+    assert ran.returncode == -signal.SIGINT
+    assert ran.stderr.endswith("KeyboardInterrupt\n"), ran.stderr

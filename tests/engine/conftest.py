@@ -12,6 +12,7 @@ from jobqueue.core.store import Rules, Store
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.sqlite.store import SqliteStore
+from tests import patience
 from tests.engine.pair import OpenPair, Replica
 from tests.engine.rig import Rig, until
 
@@ -44,7 +45,7 @@ def shared_store(request: pytest.FixtureRequest) -> Callable[[Rules], Store]:
     """Makes stores that hold the same jobs."""
     if request.param == "postgres":
         dsn = request.getfixturevalue("postgres_dsn")
-        return lambda rules: PostgresStore(dsn, rules=rules)
+        return lambda rules: PostgresStore(dsn, rules=rules, patience=patience.stretched(5.0))
     path = request.getfixturevalue("tmp_path") / "jobs.db"
     return lambda rules: SqliteStore(path, rules=rules)
 

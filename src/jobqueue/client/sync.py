@@ -12,7 +12,7 @@ import concurrent.futures.thread  # before our exit hook below: hooks run last t
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -32,6 +32,7 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 _JOIN_TIMEOUT = 10.0
+_LOOK_FOR_SIGNALS = 0.5  # seconds
 
 
 class LoopThread:
@@ -122,7 +123,7 @@ class Bridge:
             return asyncio.run(coroutine)
         future = self._schedule(coroutine)
         try:
-            return future.result()
+            return _result(future)
         except concurrent.futures.CancelledError:
             raise OutcomeUnknown("it was closed while the call was under way") from None
         except BaseException:
@@ -334,6 +335,18 @@ def _loop_runs_here() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _result(future: concurrent.futures.Future[T]) -> T:
+    """Wait for a result, or for Ctrl-C.
+
+    A signal that comes a moment before a thread goes to sleep does not wake it: Python only notes
+    the signal. A wait without an end would never look at the note.
+    """
+    while not future.done():
+        with suppress(TimeoutError):
+            return future.result(_LOOK_FOR_SIGNALS)
+    return future.result()  # its own TimeoutError, too
 
 
 def _run_beside(coroutine: Coroutine[Any, Any, T]) -> T:

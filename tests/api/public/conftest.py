@@ -106,8 +106,10 @@ Ask = Callable[[str], Any]
 DEPLOYMENTS: dict[str, Callable[[Ask], Awaitable[Deployment]]] = {
     "memory": lambda ask: embedded(MemoryStore()),
     "sqlite": lambda ask: embedded(SqliteStore(ask("tmp_path") / "jobs.db")),
-    "postgres": lambda ask: embedded(PostgresStore(ask("postgres_dsn"))),
-    "redis": lambda ask: embedded(RedisStore(ask("redis_url"))),
+    "postgres": lambda ask: embedded(
+        PostgresStore(ask("postgres_dsn"), patience=patience.stretched(5.0))
+    ),
+    "redis": lambda ask: embedded(RedisStore(ask("redis_url"), patience=patience.stretched(5.0))),
     "replicated": lambda ask: replicated(ask("postgres_dsn"), ask("redis_url")),
 }
 NAMES = [

@@ -28,7 +28,9 @@ class Server:
         self.name = name
         self.metrics = Metrics()
         self.locks = RedisLocks(redis_url, observer=self.metrics, timeout=0.2)
-        self.store = PostgresStore(dsn, observer=self.metrics, locks=self.locks)
+        self.store = PostgresStore(
+            dsn, observer=self.metrics, locks=self.locks, patience=patience.stretched(5.0)
+        )
         self.got: list[str] = []
 
     async def claim_until(self, enough) -> None:
