@@ -165,6 +165,11 @@ class Duplex(Generic[Request, Response]):
         """
         return not self._unsent or self._answers.has_room(self._account)
 
+    @property
+    def caller_has_room(self) -> bool:
+        """Whether the caller may have another answer, whatever of this stream waits."""
+        return self._answers.has_room(self._account)
+
     async def until_room(self) -> None:
         """Wait until more may wait to be sent."""
         self._all_sent.clear()

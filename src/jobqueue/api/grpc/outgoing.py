@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from jobqueue.api.grpc.channel import BATCH_BYTES
 from jobqueue.api.grpc.codec.values import STATUS_TO_PB
 from jobqueue.api.grpc.codec.work import assignment_to_pb
-from jobqueue.core.errors import Unavailable
+from jobqueue.api.grpc.duplex import weight
+from jobqueue.core.errors import JobQueueError, Unavailable
 from jobqueue.core.job import Assignment, WorkerStatus
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
@@ -20,7 +21,7 @@ _JOB_BYTES = 512  # what an assignment takes beside its payload
 class _Part:
     """What may travel in one message: its fields count in a fixed order."""
 
-    __slots__ = ("assignments", "cancelled", "message", "places")
+    __slots__ = ("assignments", "cancelled", "message", "places", "pulse")
 
     def __init__(self) -> None:
         self.message = pb.ConnectResponse()
@@ -28,6 +29,8 @@ class _Part:
         # Each once: a client may ask for the same cancel as often as it likes.
         self.cancelled: dict[int, None] = {}
         self.places = 0  # that its answers take
+        # Beside the message, which would keep the memory of one that is replaced.
+        self.pulse: pb.Pulse | None = None
 
 
 class Outgoing:
@@ -48,12 +51,13 @@ class Outgoing:
         self._wake = asyncio.Event()
         self._sending: list[Assignment] = []
         self._bytes_sending = 0
+        self._pulse_bytes = 0  # that count, of the answer to a heartbeat that waits
         self._count: Callable[[int], None] | None = None
         self._finished = False
-        self._moved = False
+        self._failure: JobQueueError | None = None
 
     def counted_by(self, count: Callable[[int], None]) -> None:
-        """Tell ``count`` how many bytes of jobs came, and (below 0) how many were sent."""
+        """Tell ``count`` how many bytes are to be sent, and (below 0) how many were."""
         self._count = count
 
     # -- the inbox, called by the backend ------------------------------------------------------
@@ -82,10 +86,14 @@ class Outgoing:
 
     def moved(self) -> None:
         """End the stream: the worker is connected elsewhere, or must connect again."""
-        self._moved = True
-        self._wake.set()
+        self.end(Unavailable("the worker is registered with another server: connect again"))
 
     # -- the session's answers -----------------------------------------------------------------
+
+    def end(self, error: JobQueueError) -> None:
+        """End the stream with an error."""
+        self._failure = error
+        self._wake.set()
 
     def welcome(self, welcome: pb.Welcome) -> None:
         """The first answer."""
@@ -112,9 +120,14 @@ class Outgoing:
         self._wake.set()
 
     def pulse(self, pulse: pb.Pulse) -> None:
-        """The answer to a heartbeat."""
-        self._last().message.pulse.CopyFrom(pulse)
+        """The answer to a heartbeat, in place of one that was not sent yet."""
+        for part in self._parts:
+            part.pulse = None
+        self._last().pulse = pulse
         self._wake.set()
+        before, self._pulse_bytes = self._pulse_bytes, weight(pulse.ByteSize())
+        if self._count is not None and self._pulse_bytes != before:
+            self._count(self._pulse_bytes - before)
 
     def _last(self) -> _Part:
         if not self._parts or self._parts[-1].message.drained:
@@ -131,23 +144,24 @@ class Outgoing:
     async def next(self) -> pb.ConnectResponse | None:
         """The next message; None after ``finish``. The one before counts as sent now.
 
-        Raises Unavailable when the worker is connected to another server.
+        Raises the error that the stream is to end with.
         """
-        if self._sending and self._count is not None:
+        if self._bytes_sending and self._count is not None:
             self._count(-self._bytes_sending)
+        self._bytes_sending = 0
         self._sending = []
         for _ in range(self._places_sending):
             self._places.release()
         self._places_sending = 0
-        if self._moved:
-            raise _moved_on()
+        if self._failure is not None:
+            raise self._failure
         while not self._parts:
             if self._finished:
                 return None
             self._wake.clear()
             await self._wake.wait()
-            if self._moved:
-                raise _moved_on()
+            if self._failure is not None:
+                raise self._failure
         part = self._parts[0]
         count, size = 0, 0
         for assignment in part.assignments:
@@ -166,6 +180,10 @@ class Outgoing:
             part.message.ClearField("welcome")
             return first
         self._parts.popleft()
+        if part.pulse is not None:
+            part.message.pulse.CopyFrom(part.pulse)
+            self._bytes_sending += self._pulse_bytes
+            self._pulse_bytes = 0
         if wire:
             part.message.assignments.extend(wire)
         if part.cancelled:
@@ -180,7 +198,3 @@ class Outgoing:
         self._sending = []
         self._parts.clear()
         return left
-
-
-def _moved_on() -> Unavailable:
-    return Unavailable("the worker is registered with another server: connect again")

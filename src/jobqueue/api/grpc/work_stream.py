@@ -6,25 +6,21 @@ import asyncio
 import logging
 from functools import partial
 
+from jobqueue.api.grpc.beats import Beats
 from jobqueue.api.grpc.calls import Calls, end, server_stopping
 from jobqueue.api.grpc.channel import BATCH_ITEMS
-from jobqueue.api.grpc.codec.work import (
-    leases_from_pb,
-    overrun_of,
-    progress_from_pb,
-    pulse_to_pb,
-    report_from_pb,
-)
+from jobqueue.api.grpc.codec.work import pulse_to_pb, report_from_pb
 from jobqueue.api.grpc.desk import Desk
 from jobqueue.api.grpc.duplex import Duplex
 from jobqueue.api.grpc.errors import error_to_pb
 from jobqueue.api.grpc.outgoing import Outgoing
 from jobqueue.core.errors import Conflict, Internal, InvalidArgument, JobQueueError
 from jobqueue.core.job import Transition
-from jobqueue.core.progress import Progress
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
+
+_FEW_LEASES = 200  # in an answer that takes so little that it does not count
 
 Stream = Duplex[pb.ConnectRequest, pb.ConnectResponse]
 
@@ -39,11 +35,12 @@ class WorkStream:
     workers are not offered.
     """
 
-    def __init__(self, desk: Desk, outgoing: Outgoing, calls: Calls) -> None:
+    def __init__(self, desk: Desk, outgoing: Outgoing, calls: Calls, beats: Beats) -> None:
         self._info = desk.info
         self._desk = desk
         self._outgoing = outgoing
         self._calls = calls
+        self._beats = beats
         self._reports: set[asyncio.Task[None]] = set()
         self._beat: asyncio.Task[None] | None = None
         self._holding_back: asyncio.Task[None] | None = None
@@ -129,14 +126,9 @@ class WorkStream:
             self._outgoing.free = 0
             self._outgoing.drained(message.drain)
         if message.HasField("beat"):
-            beat = message.beat
-            leases, begun = leases_from_pb(beat.leases), leases_from_pb(beat.begun)
-            progress = await progress_from_pb(beat.progress)
             if self._beat is not None:  # one at a time: each takes a thread
                 await asyncio.wait({self._beat})
-            self._beat = asyncio.create_task(
-                self._pulse(leases, begun, not beat.incomplete, progress, overrun_of(beat))
-            )
+            self._beat = asyncio.create_task(self._pulse(message.beat))
             if kept := stream.keep():
                 self._beat.add_done_callback(partial(_forget, stream, kept))
 
@@ -219,22 +211,17 @@ class WorkStream:
             self._outgoing.free -= batch.freed
         self._outgoing.ack(ack, places)
 
-    async def _pulse(
-        self,
-        leases: list[int],
-        begun: list[int],
-        complete: bool,
-        progress: dict[int, Progress],
-        overrun: int | None,
-    ) -> None:
+    async def _pulse(self, beat: pb.Beat) -> None:
         try:
             # It came on the stream: made after the worker had left every earlier one.
-            pulse = await asyncio.to_thread(
-                self._desk.pulse, leases, begun, complete, True, progress, overrun
-            )
+            pulse = await self._beats.pulse(beat, partial(self._desk.pulse, fresh=True))
+        except InvalidArgument as error:
+            self._outgoing.end(error)
         except JobQueueError as error:
             log.warning("a heartbeat failed: %s", error, extra={"worker_id": self._info.id})
         else:
+            if not self._stream.caller_has_room:  # the next one will tell of the others
+                del pulse.lost[_FEW_LEASES:], pulse.cancelled[_FEW_LEASES:]
             self._outgoing.pulse(pulse_to_pb(pulse))
 
 

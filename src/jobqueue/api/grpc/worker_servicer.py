@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Protocol
 
 from jobqueue.access import audit
 from jobqueue.access.callers import current_caller
+from jobqueue.api.grpc.beats import Beats
 from jobqueue.api.grpc.calls import Calls, handled, server_stopping
 from jobqueue.api.grpc.client_servicer import check_wait
 from jobqueue.api.grpc.codec.operations import check_incarnation, new_info_from_pb
 from jobqueue.api.grpc.codec.values import STATUS_TO_PB
-from jobqueue.api.grpc.codec.work import (
-    assignment_to_pb,
-    leases_from_pb,
-    overrun_of,
-    progress_from_pb,
-    pulse_to_pb,
-    report_from_pb,
-)
+from jobqueue.api.grpc.codec.work import assignment_to_pb, pulse_to_pb, report_from_pb
 from jobqueue.api.grpc.desk import Desk
 from jobqueue.api.grpc.outgoing import Outgoing
 from jobqueue.api.grpc.seats import Seat, Seats
@@ -45,6 +40,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         self._backend = backend
         self._welcome = welcome
         self._seats = Seats()
+        self._beats = Beats(calls)
         self.calls = calls
 
     @handled
@@ -60,7 +56,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
                 outgoing = Outgoing()
                 outgoing.welcome(self._welcome)
                 desk = await self._open(info, outgoing)
-                line = WorkStream(desk, outgoing, self.calls)
+                line = WorkStream(desk, outgoing, self.calls, self._beats)
                 self._seats.put(desk, line)
         await line.serve(stream)
 
@@ -135,40 +131,20 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         if not self._seats.allows(worker_id, owner):
             # The seat may be left over from an owner whose worker is gone. A heartbeat of nothing
             # asks the store whose it is, and is refused to all but its owner.
-            await asyncio.to_thread(
-                self._backend.pulse, worker_id, incarnation, (), complete=False, owner=owner
-            )
+            tell = partial(self._backend.pulse, worker_id, incarnation, owner=owner)
+            await self._beats.pulse(pb.Beat(incomplete=True), tell)
         return self._seats.need(worker_id, incarnation, owner)
 
     @handled
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         """Keep leases alive, of workers on a stream as well, and of those of another server."""
-        leases, begun = leases_from_pb(request.leases), leases_from_pb(request.begun)
-        progress = await progress_from_pb(request.progress)
         incarnation = check_incarnation(request.incarnation)
         owner = current_caller().name
         seat = self._seats.find(request.worker_id, incarnation, owner)
         if seat is None:
-            pulse = await asyncio.to_thread(
-                self._backend.pulse,
-                request.worker_id,
-                incarnation,
-                leases,
-                begun,
-                not request.incomplete,
-                progress,
-                overrun_of(request),
-                owner=owner,
-            )
-            return pb.HeartbeatResponse(pulse=pulse_to_pb(pulse))
-        pulse = await asyncio.to_thread(
-            seat.desk.pulse,
-            leases,
-            begun,
-            not request.incomplete,
-            progress=progress,
-            overrun=overrun_of(request),
-        )
+            tell = partial(self._backend.pulse, request.worker_id, incarnation, owner=owner)
+            return pb.HeartbeatResponse(pulse=pulse_to_pb(await self._beats.pulse(request, tell)))
+        pulse = await self._beats.pulse(request, seat.desk.pulse)
         if isinstance(seat.line, Fetcher) and pulse.known:
             seat.line.buffer.set_status(pulse.status)
         return pb.HeartbeatResponse(pulse=pulse_to_pb(pulse))
