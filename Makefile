@@ -137,11 +137,11 @@ test-e2e: services ## Run the tests that go through jq-ctl and the real programs
 test-bounds: services ## Check the bounds on speed that the requirements name
 	$(BIN)/python -m pytest -m bench tests/bench $(ARGS)
 
-# One after the other: each brings a whole system up. The engine is private, and takes root.
+# A compose file belongs to one process: it brings a whole system up. The engine is private, and takes root.
 .PHONY: test-containers
 test-containers: $(DEV_STAMP) ## Build the images, and run every compose file in real containers
 	@$(BIN)/python scripts/services ensure --or-skip kafka containers
-	$(BIN)/python -m pytest -m containers -s tests/containers $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m containers tests/containers --durations=10 $(ARGS)
 
 # jq:NFR-021, for each part on its own.
 .PHONY: coverage

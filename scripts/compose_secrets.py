@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         server / "api-keys",
         f"worker:worker:sha256={hashed(working)}\n"
         f"operator:operator+client:sha256={hashed(operating)}"
-        + (f"\nprometheus:operator:sha256={hashed(watching)}" if watched else ""),
+        + (f"\nprometheus:monitor:sha256={hashed(watching)}" if watched else ""),
     )
     write(worker / "api-key", working)
     if args.workers_on_redis:

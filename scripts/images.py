@@ -4,8 +4,9 @@
     make images ARGS="server"       some of them
     make images ARGS=--sizes        only the table
 
-The packages are fetched once into build/wheelhouse, each with the hash that pins/*.txt name. The
-build itself has no network. It takes an engine that `docker` talks to (DOCKER_HOST).
+The packages are fetched once into build/wheelhouse, each with the hash that pins/*.txt name;
+--wheels keeps them for other checkouts, too. The build itself has no network. It takes an engine
+that `docker` talks to (DOCKER_HOST).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,13 +50,19 @@ def main() -> int:
     )
     parser.add_argument("images", nargs="*", metavar="IMAGE", help=", ".join(IMAGES))
     parser.add_argument("--sizes", action="store_true", help="build nothing")
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        metavar="FOLDER",
+        help="packages that are there are not fetched, and the others are kept there",
+    )
     args = parser.parse_args()
     if unknown := set(args.images) - set(IMAGES):
         parser.error(f"unknown image {', '.join(sorted(unknown))}; known: {', '.join(IMAGES)}")
     images = args.images or list(IMAGES)
     try:
         if not args.sizes:
-            collect()
+            collect(args.wheels)
             for image in images:
                 build(image)
         return report(images)
@@ -63,9 +71,11 @@ def main() -> int:
         return 1
 
 
-def collect() -> None:
-    """Fill the wheelhouse. Where it is complete, no index is asked."""
-    WHEELHOUSE.mkdir(parents=True, exist_ok=True)
+def collect(kept: Path | None) -> None:
+    """Fill the wheelhouse. Where it or the other folder is complete, no index is asked."""
+    sources = [folder for folder in (WHEELHOUSE, kept) if folder]
+    for folder in sources:
+        folder.mkdir(parents=True, exist_ok=True)
     for name in LISTS:
         # pip judges conditions by the Python that runs it, and the image's may be another one.
         whole = re.sub(r" ; [^\\\n]*", "", (ROOT / "pins" / name).read_text())
@@ -75,11 +85,23 @@ def collect() -> None:
             *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
             *("--require-hashes", "--no-deps", "--only-binary", ":all:"),
             *("--python-version", PYTHON, "--dest", str(WHEELHOUSE)),
-            *("--find-links", str(WHEELHOUSE), "-r", str(wanted)),
+            *(word for folder in sources for word in ("--find-links", str(folder))),
+            *("-r", str(wanted)),
         ]
         if subprocess.run([*command, "--no-index"], capture_output=True, check=False).returncode:
             print(f"fetching the packages of pins/{name}", flush=True)
             subprocess.run(command, check=True)
+    if kept:
+        keep(kept)
+
+
+def keep(folder: Path) -> None:
+    """Copy what it lacks. A copy that is interrupted leaves no half."""
+    for wheel in WHEELHOUSE.glob("*.whl"):
+        if not (folder / wheel.name).exists():
+            scratch = folder / f"{wheel.name}.{os.getpid()}.new"
+            shutil.copyfile(wheel, scratch)
+            scratch.replace(folder / wheel.name)
 
 
 def build(image: str) -> None:

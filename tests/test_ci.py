@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.services import catalog
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,8 +42,63 @@ def test_a_merge_needs_the_static_checks() -> None:
 def test_a_merge_needs_the_tests_on_real_servers() -> None:
     """Without its server a test is skipped; in a merge's run that is a failure."""
     text = (ROOT / ".ci/run").read_text()
-    assert "\nexport JQ_TEST_REQUIRE=postgres,redis,kafka,prometheus\n" in text
+    assert f"\nexport JQ_TEST_REQUIRE={','.join(catalog.known())}\n" in text
     assert text.index("JQ_TEST_REQUIRE") < text.index("step test")
+
+
+@pytest.mark.req("jq:AC-8")
+def test_a_merge_needs_every_kind_of_test() -> None:
+    """What a plain run of pytest leaves out has a step of its own."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    left_out = settings["addopts"][settings["addopts"].index("-m") + 1]
+    assert left_out == "not bench and not containers"
+    text = (ROOT / ".ci/run").read_text()
+    targets = [line.rpartition(" make ")[2] for line in text.splitlines() if " make " in line]
+    said = "\n".join(
+        subprocess.run(
+            ["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        for target in targets
+        if target.startswith("test")
+    )
+    commands = [line for line in said.splitlines() if "-m pytest" in line]
+    assert any(" -m " not in command.partition("-m pytest")[2] for command in commands)
+    assert any("-m bench tests/bench" in command for command in commands)
+    assert any("-m containers tests/containers" in command for command in commands)
+
+
+@pytest.mark.req("jq:AC-8")
+def test_a_step_that_fails_ends_the_run_and_fails_it(tmp_path: Path) -> None:
+    """With programs in place of make and scripts/proto that only say that they were called."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    for name in ("make", "scripts/proto"):
+        program = tmp_path / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(
+            '#!/bin/sh\ncalled="${0##*/} $*"; echo "called $called"; [ "$called" != "$FAILS" ]\n'
+        )
+        program.chmod(0o755)
+
+    def run(fails: str) -> tuple[int, list[str]]:
+        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            [tmp_path / ".ci/run"],
+            env={"PATH": path, "FAILS": fails},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ("ci: all steps passed" in done.stdout) == (done.returncode == 0)
+        assert ("ci: FAILED at step" in done.stderr) == (done.returncode != 0)
+        said = done.stdout.splitlines()
+        return done.returncode, [line[7:] for line in said if line.startswith("called ")]
+
+    status, steps = run("nothing")
+    assert status == 0
+    assert {"make test", "make test-bounds", "make test-containers"} <= set(steps)
+    for number, step in enumerate(steps, 1):
+        assert run(step) == (1, steps[:number])
 
 
 @pytest.mark.parametrize(

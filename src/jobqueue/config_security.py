@@ -23,8 +23,9 @@ def _joined(value: object) -> object:
 class AuthSection(Section):
     api_keys: Annotated[SecretStr, BeforeValidator(_joined)] = setting(
         SecretStr(""),
-        "Who may call, as NAME:ROLE+ROLE:KEY separated by commas; the roles are client, worker and"
-        " operator. In the file a list, and in place of each KEY `sha256=` and its hash.",
+        "Who may call, as NAME:ROLE+ROLE:KEY separated by commas; the roles are client, worker,"
+        " operator and monitor. In the file a list, and in place of each KEY `sha256=` and its"
+        " hash.",
     )
     api_keys_file: str = setting(
         "", "File with more of them, one on a line, which only its owner may read."

@@ -26,6 +26,7 @@ KEYS = {
     "client": "client-key-0123456789",
     "worker": "worker-key-0123456789",
     "operator": "operator-key-0123456789",
+    "monitor": "monitor-key-0123456789",
 }
 SECRET = b"a secret of thirty-two bytes or more"
 AUDIENCE = "jobs.example"
@@ -43,7 +44,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def access(clock: ManualClock) -> Access:
-    """Three keys, one for each role, and tokens."""
+    """A key for each role, and tokens."""
     entries = [f"{role}-1:{role}:{key}" for role, key in KEYS.items()]
     return Access(
         keys=Keyring(parse_keys(entries, "auth.api_keys")),

@@ -88,6 +88,7 @@ async def test_a_role_opens_its_own_doors_only(face, serve, access):
         "client": [OK, OK, DENIED],
         "worker": [DENIED, DENIED, DENIED],
         "operator": [DENIED, OK, OK],
+        "monitor": [DENIED, DENIED, DENIED],
     }
 
 
@@ -95,7 +96,7 @@ async def test_only_workers_work(serve, access):
     served = await serve(access)
     async with calling("grpc", served) as caller:
         seen = {role: await caller.work(bearer(key)) for role, key in KEYS.items()}
-        assert seen == {"client": DENIED, "worker": OK, "operator": DENIED}
+        assert seen == {**dict.fromkeys(KEYS, DENIED), "worker": OK}
         assert await caller.work([]) == UNAUTHENTICATED
 
 
@@ -133,6 +134,7 @@ async def test_http_says_how_to_be_known(serve, access):
         assert await caller.ask("GET", "/nowhere", bearer(KEYS["worker"])) == "NOT_FOUND"
         assert await caller.ask("PUT", "/jobs", []) == UNAUTHENTICATED
         assert await caller.ask("GET", "/metrics", bearer(KEYS["client"])) == DENIED
+        assert await caller.ask("GET", "/status", bearer(KEYS["monitor"])) == DENIED
         for path in sorted(http_door.OPEN):
             assert await caller.ask("GET", path, []) == OK
 

@@ -1,10 +1,12 @@
-"""A private container engine with our images in it: see engine_images.py, project.py."""
+"""A private container engine with our images in it: see engine_images.py, project.py.
+
+All processes of a run (`-n 3 --dist loadfile`) share it: while one waits for a container, another
+goes on.
+"""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,9 @@ import pytest
 from tests import ports
 from tests.containers import engine_images
 from tests.containers.project import Project
-from tests.services import guardian
 from tests.services.catalog import ENGINE
-from tests.services.places import end_all
 from tests.services.plugin import run_of
+from tests.services.run import Run
 
 # The first test waits for the images: minutes on a quiet machine, where nothing is in the cache.
 SECONDS = 1_800
@@ -32,31 +33,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of an engine: the one that was named, or a private one that ends with the run."""
+def engine(request: pytest.FixtureRequest) -> str:
+    """The address of an engine: the one that was named, or a private one for all of the run."""
     run = run_of(request.config)
-    run.need(ENGINE.name)
-    run.need("kafka")
-    if named := os.environ.get(ENGINE.variable):
-        yield named
-        return
-    # Not where other servers of a run are: that may be in memory, and images are large.
-    folder = Path(tempfile.gettempdir(), f"jobqueue-engine-{run.place.token}")
-    folder.mkdir()
-    guardian.watch(run.place.owner, folder)
-    try:
-        server = ENGINE.server(folder / ENGINE.name)
-        server.start()
-        yield server.host
-    finally:
-        end_all(folder)
+    run.need("kafka")  # its jars become an image
+    return run.address(ENGINE.name)
 
 
 @pytest.fixture(scope="session")
-def images(engine: str) -> str:
-    """Build all that the compose files need; what `make images` says of ours."""
-    engine_images.fill(engine)
-    return engine_images.build_ours(engine)
+def images(engine: str, request: pytest.FixtureRequest) -> str:
+    """Build all that the compose files need, once in a run; what `make images` says of ours."""
+    run = run_of(request.config)
+    table = _table(run)
+    with run.one_at_a_time("images"):
+        if not table.exists():
+            engine_images.fill(engine)
+            table.write_text(engine_images.build_ours(engine))
+        return table.read_text()
+
+
+def _table(run: Run) -> Path:
+    return run.place.folder / "images.txt"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The sizes: part of what is shown."""
+    if (table := _table(run_of(terminalreporter.config))).exists():
+        terminalreporter.section("images")
+        terminalreporter.write(table.read_text())
 
 
 @pytest.fixture(scope="session")

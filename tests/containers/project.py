@@ -74,23 +74,31 @@ class Project:
     def health(self, service: str) -> str:
         return str(self.look(service)["State"].get("Health", {}).get("Status"))
 
-    def is_healthy(self, service: str) -> bool:
+    def has_health(self, wanted: str, service: str) -> bool:
         time.sleep(_PAUSE)  # health changes every few seconds
-        return self.health(service) == "healthy"
+        return self.health(service) == wanted
+
+    def signal(self, service: str, number: signal.Signals) -> None:
+        """To the container's first process, past the engine."""
+        os.kill(self.look(service)["State"]["Pid"], number)
 
     def kill_process(self, service: str) -> None:
         """As a crash would: the engine, which was not asked to, starts it again."""
         before = self.look(service)
-        os.kill(before["State"]["Pid"], signal.SIGKILL)
+        self.signal(service, signal.SIGKILL)
         patience.until(
             lambda: self.look(service)["RestartCount"] > before["RestartCount"],
             f"{service} is started again",
         )
 
     def await_healthy(self, *services: str) -> None:
+        self.await_health("healthy", *services)
+
+    def await_health(self, wanted: str, *services: str) -> None:
         for service in services:
             try:
-                patience.until(partial(self.is_healthy, service), f"{service} is well", UP_SECONDS)
+                has_it = partial(self.has_health, wanted, service)
+                patience.until(has_it, f"{service} is {wanted}", UP_SECONDS)
             except BaseException:
                 print(f"{service} is {self.health(service)}:\n{self.logs(service)}")
                 raise

@@ -16,6 +16,7 @@ import pytest
 from jobqueue import JobQueue
 from tests import patience
 from tests.containers.conftest import NewProject
+from tests.containers.kills import every_job_ends_once
 from tests.containers.project import UP_SECONDS, Project, running
 from tests.test_metrics import NAMES
 
@@ -91,13 +92,7 @@ async def test_killed_containers_come_back_and_every_job_is_done_once(
     system: Project, api_key: str
 ) -> None:
     async with client(system, api_key) as app:
-        jobs = [await app.submit("sleep", {"seconds": 0.5}) for _ in range(40)]
-        for service in (SERVERS[0], WORKERS[0]):
-            await asyncio.to_thread(system.kill_process, service)
-        jobs += [await app.submit("echo", number) for number in range(10)]
-        async with patience.timeout(240):
-            results = await asyncio.gather(*(job.result() for job in jobs))
-        assert results[-10:] == list(range(10))
+        await every_job_ends_once(system, app, SERVERS[0], WORKERS[0])
     system.await_healthy(SERVERS[0], WORKERS[0])
     assert await_status(system)["ok"]
 

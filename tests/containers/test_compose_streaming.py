@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 
@@ -11,6 +10,7 @@ import pytest
 from jobqueue import JobQueue
 from tests import patience
 from tests.containers.conftest import NewProject
+from tests.containers.kills import every_job_ends_once
 from tests.containers.project import Project, running
 
 OURS = ("api", "scheduler-a", "scheduler-b", "worker-a", "worker-b")
@@ -30,19 +30,15 @@ def is_well(system: Project) -> bool:
 
 
 @pytest.mark.req("jq:FR-049")
-async def test_jobs_survive_a_killed_scheduler_and_a_killed_worker(system: Project) -> None:
+async def test_a_killed_scheduler_and_a_killed_worker_leave_every_job_done_once(
+    system: Project,
+) -> None:
     system.assert_hardened(*OURS)
     patience.until(lambda: is_well(system), "jq-ctl status: all components healthy", 120)
     path = "/run/jobqueue/operator/api-key"
     key = system.compose("run", "--rm", "-T", "--entrypoint", "cat", "ctl", path).strip()
     address = f"grpc://127.0.0.1:{system.variables['JQ_GRPC_PORT']}"
     async with JobQueue(address, api_key=key) as app:
-        jobs = [await app.submit("sleep", {"seconds": 0.5}) for _ in range(20)]
-        for service in ("scheduler-a", "worker-a"):
-            await asyncio.to_thread(system.kill_process, service)
-        jobs += [await app.submit("echo", number) for number in range(10)]
-        async with patience.timeout(240):
-            results = await asyncio.gather(*(job.result() for job in jobs))
-        assert results[-10:] == list(range(10))
+        await every_job_ends_once(system, app, "scheduler-a", "worker-a")
     system.await_healthy(*OURS)
     patience.until(lambda: is_well(system), "jq-ctl status: all components healthy", 120)

@@ -80,7 +80,7 @@ def test_secrets_are_made_once_and_fit_each_other(folder: Path) -> None:
     assert roles == {
         "worker": {"worker"},
         "operator": {"operator", "client"},
-        "monitoring": {"operator"},
+        "monitoring": {"monitor"},
     }
     redis = read_secret(folder / "server/redis-password", "redis")
     assert f"requirepass {redis}\n" in (folder / "backing/redis.conf").read_text()

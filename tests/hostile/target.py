@@ -29,6 +29,7 @@ KEYS = {
     "other": "other-client-key-0123456789",
     "worker": "worker-key-0123456789",
     "operator": "operator-key-0123456789",
+    "monitor": "monitor-key-0123456789",
 }
 API_KEYS = ",".join(
     f"{name}:{'client' if name == 'other' else name}:{key}" for name, key in KEYS.items()

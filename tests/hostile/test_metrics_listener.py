@@ -126,10 +126,11 @@ async def test_a_scheduler_keeps_its_figures_for_operators(
         (headers("client"), 403),
         (headers("worker"), 403),
         (headers("operator"), 200),
+        (headers("monitor"), 200),
         ({**headers("operator"), "X-API-Key": "another-0123456789"}, 401),
     ],
 )
-async def test_the_figures_take_the_role_operator(
+async def test_the_figures_take_the_role_monitor_or_operator(
     credential: dict[str, str], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "jobqueue.audit")

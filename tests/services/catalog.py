@@ -35,6 +35,7 @@ class Service:
     address: Callable[[Any], str]
     packages: tuple[str, ...]  # of Debian and Ubuntu
     client: str = "socket"  # the Python module that tests talk to it with
+    is_large: bool = False  # its data belong on a disk
     units: tuple[str, ...] = ()  # what its packages let the system start at boot
     settings: Mapping[str, str] = field(default_factory=dict)  # of tests' servers
     shared: Mapping[str, str] = field(default_factory=dict)  # besides, of the one all tests share
@@ -116,6 +117,7 @@ ENGINE = Service(
     server=PrivateEngine,
     address=lambda server: server.host,
     packages=("docker.io", "docker-compose", "debootstrap"),
+    is_large=True,
     units=("docker.service", "docker.socket", "containerd.service"),
 )
 ON_REQUEST = {ENGINE.name: ENGINE}

@@ -7,6 +7,7 @@ import fcntl
 import importlib.util
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +40,11 @@ class Place:
     @property
     def token(self) -> str:
         return self.folder.name.rpartition("-")[2]
+
+    @property
+    def disk(self) -> Path:
+        """For what is too large for memory, where the other folder may be."""
+        return Path(tempfile.gettempdir(), f"jobqueue-engine-{self.token}")
 
 
 class Run:
@@ -83,9 +89,10 @@ class Run:
         if named := self._environment.get(service.variable):
             return named
         settings = {**service.settings, **service.shared}
-        server = service.server(self.place.folder / name, settings)
+        folder = self.place.disk if service.is_large else self.place.folder
+        server = service.server(folder / name, settings)
         if not server.alive():
-            self._look_after()
+            self._look_after(folder)
             server.start()
         return service.address(server)
 
@@ -94,7 +101,7 @@ class Run:
         service = SERVICES[name]
         if service.find() is None:
             self._missing(service, f"{name} is not installed here, and this test ends its server")
-        self._look_after()
+        self._look_after(self.place.folder)
         folder = self.place.folder / f"{name}-{secrets.token_hex(4)}"
         return service.server(folder, {**service.settings, **settings})
 
@@ -141,6 +148,7 @@ class Run:
             try:
                 self._delete_topics()
             finally:
+                end_all(self.place.disk)
                 end_all(self.place.folder)
 
     def _drop_databases(self) -> None:
@@ -162,10 +170,10 @@ class Run:
 
             Topics(named, run_prefix(self.place.token)).delete_all()
 
-    def _look_after(self) -> None:
-        with self.one_at_a_time("guardian") as is_first:
+    def _look_after(self, folder: Path) -> None:
+        with self.one_at_a_time(f"guardian-{folder.name}") as is_first:
             if is_first:
-                guardian.watch(self.place.owner, self.place.folder)
+                guardian.watch(self.place.owner, folder)
 
     @contextlib.contextmanager
     def one_at_a_time(self, what: str) -> Iterator[bool]:

@@ -17,6 +17,7 @@ class Role(enum.StrEnum):
     CLIENT = "client"  # submits jobs, and reads, waits for and cancels them
     WORKER = "worker"  # takes jobs and reports on them
     OPERATOR = "operator"  # looks after queues, workers and dead letters; reads jobs
+    MONITOR = "monitor"  # reads metrics, and nothing else
 
 
 EVERY_ROLE = frozenset(Role)

@@ -53,6 +53,7 @@ _CLIENT = frozenset({Role.CLIENT})
 _READER = frozenset({Role.CLIENT, Role.OPERATOR})
 _WORKER = frozenset({Role.WORKER})
 _OPERATOR = frozenset({Role.OPERATOR})
+_MONITOR = frozenset({Role.MONITOR, Role.OPERATOR})
 # No role is enough: jq-service judges the calls between its parts by their senders
 # (api/grpc/taskqueue/callers.py), and jq-server does not serve them.
 _PARTS: frozenset[Role] = frozenset()
@@ -65,7 +66,7 @@ RULES: dict[str, Rule] = {
     "server.watch_health": Rule(_OPEN, Kind.WATCH),
     "server.describe": Rule(_OPEN),
     "server.reflect": Rule(_OPERATOR, Kind.STREAM),
-    "server.metrics": Rule(_OPERATOR, Kind.PROBE),
+    "server.metrics": Rule(_MONITOR, Kind.PROBE),
     "server.status": Rule(_OPERATOR),
     "server.load": Rule(_CLIENT | _WORKER),
     "job.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
