@@ -15,13 +15,13 @@ from pathlib import Path
 
 import uvloop
 
-from bench.processes import CpuTimes, calm
 from bench.progress import Say, progress
 from bench.report import conditions, write_json
 from bench.taskqueue import load
 from bench.taskqueue.designs import DESIGNS, fleet
 from bench.taskqueue.figures import Result, compare, figures
 from bench.taskqueue.profile import Profile, add_options, profiles
+from jobqueue.bench.machine import CpuTimes, calm
 
 
 async def measure(design: str, levels: list[Profile], say: Say, patience: float) -> list[Result]:
