@@ -1,0 +1,107 @@
+"""Checks that a comparison is fair, so that no report has to claim it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jobqueue.bench.records import Record
+from jobqueue.bench.targets import Fate, Seen, Target, Work
+from jobqueue.core.errors import Conflict, JobQueueError
+
+_FIRST_MS = 200
+_LONGEST_MS = 3_200
+_PATIENCE = 60.0
+_PAUSE = 0.1
+
+
+class Unfair(Conflict):
+    """What was to be compared is not the same but for the topology."""
+
+
+async def check_slots(target: Target, slots: int, name: str) -> None:
+    """Run more jobs than there may be slots, and see how many ran at once."""
+    await _does_a_job(target)
+    most = 0
+    milliseconds = _FIRST_MS
+    while most < slots and milliseconds <= _LONGEST_MS:
+        most = await slots_in_use(target, 3 * slots, milliseconds)
+        milliseconds *= 2  # a busy machine may start them one after the other
+    if most != slots:
+        raise Unfair(
+            f"{name} ran {most} jobs at once and was to run {slots}: not the same capacity as the"
+            " others have; nothing was measured"
+        )
+
+
+async def slots_in_use(target: Target, jobs: int, milliseconds: int) -> int:
+    """How many of so many jobs run at once, by the times that the servers tell."""
+    work = Work(milliseconds)
+
+    async def one() -> Seen:
+        (job_id,) = await target.submit(work, [""])
+        return await target.end(job_id, _PATIENCE)
+
+    ends = await asyncio.gather(*(one() for _ in range(jobs)))
+    # The middle half of each: a slot may be taken again before the end of its job is written.
+    margin = milliseconds / 4000
+    return overlap(
+        [(seen.started + margin, seen.ended - margin) for seen in ends if seen.fate is Fate.DONE]
+    )
+
+
+def overlap(stretches: Sequence[tuple[float, float]]) -> int:
+    """The most of these stretches of time that share a moment."""
+    edges = sorted([(end, -1) for _, end in stretches] + [(begin, 1) for begin, _ in stretches])
+    return max(itertools.accumulate(change for _, change in edges), default=0)
+
+
+async def _does_a_job(target: Target) -> None:
+    """Wait until the topology does a job: a worker may still be on its way to its server."""
+    give_up = asyncio.get_running_loop().time() + _PATIENCE
+    while True:
+        try:
+            (job_id,) = await target.submit(Work(), [""])
+            if (await target.end(job_id, _PATIENCE)).fate is Fate.DONE:
+                return
+        except JobQueueError:
+            if asyncio.get_running_loop().time() > give_up:
+                raise
+        await asyncio.sleep(_PAUSE)
+
+
+def check_records(records: Iterable[Record]) -> None:
+    """Refuse to compare runs of one load that were not made alike."""
+    loads: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        loads[json.dumps(record.cell.load, sort_keys=True)].append(record)
+    for found in loads.values():
+        ways = {(one.profile, one.warm_up, one.seconds) for one in found}
+        if len(ways) > 1:
+            raise Unfair(
+                "runs of one load differ in profile, warm-up or seconds:"
+                f" {', '.join(map(str, sorted(ways)))}; compare runs of one profile"
+            )
+        seeds: dict[int, set[int]] = defaultdict(set)
+        for one in found:
+            seeds[one.repetition].add(one.seed)
+        if any(len(some) > 1 for some in seeds.values()):
+            raise Unfair("runs of one load and repetition have different seeds")
+        if len({one.cell.place for one in found}) > 1:
+            raise Unfair("some runs were made with processes, others in containers")
+
+
+def check_environments(environments: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse to compare runs of different machines; ``environments`` by folder."""
+    first: tuple[str, dict[str, Any]] | None = None
+    for folder, environment in environments.items():
+        machine = {k: v for k, v in environment["machine"].items() if k != "fdatasync_ms"}
+        if first is None:
+            first = folder, machine
+        elif machine != first[1]:
+            different = ", ".join(k for k in machine if machine[k] != first[1].get(k))
+            raise Unfair(f"{folder} was measured on another machine than {first[0]}: {different}")
