@@ -59,14 +59,15 @@ async def generator_limit(seconds: float) -> dict[str, float]:
 
 async def _rate(target: Target, seconds: float) -> tuple[float, float]:
     profile = Profile(about="", topologies=[], warm_up=seconds / 4, seconds=seconds)
-    load = Load(target, _CELL, profile, seed=profile.seed, tag="limit")
-    await load.warm_up()
-    began, used = time.perf_counter(), time.process_time()
-    await load.requests()
-    took = time.perf_counter() - began
-    record = Record("limit", _CELL, 1, 1, profile.seed, "", profile.warm_up, took)
-    load.fill(record)
-    return record.requests_a_second, (time.process_time() - used) / took
+    with Load(target, _CELL, profile, seed=profile.seed, tag="limit") as load:
+        await load.warm_up()
+        began, used = time.perf_counter(), time.process_time()
+        await load.requests()
+        took = time.perf_counter() - began
+        share = (time.process_time() - used) / took
+        record = Record("limit", _CELL, 1, 1, profile.seed, "", profile.warm_up, took)
+        load.fill(record)
+    return record.requests_a_second, share
 
 
 @contextlib.asynccontextmanager

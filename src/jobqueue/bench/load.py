@@ -52,7 +52,7 @@ class Stopwatch:
 
 
 class Load:
-    """One run of one cell. Its stretches are called in the order in which they stand here."""
+    """One run of one cell, as a block. Its stretches are called in the order that they have here."""
 
     def __init__(
         self,
@@ -94,6 +94,12 @@ class Load:
             Method.CANCEL: lambda: target.cancel(self._some_job()),
             Method.LIST: self._list,
         }
+
+    def __enter__(self) -> Load:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kept.close()
 
     # -- the stretches ---------------------------------------------------------------------
 
@@ -139,7 +145,6 @@ class Load:
         await asyncio.gather(*(reader() for _ in range(_READERS)))
         if self.jobs.done and last > self._opened_at:
             self.jobs.a_second = self.jobs.done / (last - self._opened_at)
-        self._kept.close()
 
     async def job_after_job(self) -> None:
         """Closed loop: whole jobs, each caller submitting its next one when its last one ended.
@@ -345,7 +350,7 @@ class _KeptJobs:
     """The jobs of a run, in the order of their submits, in a bounded memory."""
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+")  # noqa: SIM115 - see close
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+")  # noqa: SIM115
 
     def add(self, job_id: str, counted: bool, began: float) -> None:
         self._file.write(f"{job_id} {counted:d} {began:.6f}\n")

@@ -171,23 +171,21 @@ async def _measure(wish: Wish, run: _Run, ground: Ground, connection: Any) -> Re
         seconds=profile.seconds,
     )
     # The keys are the same in every topology, so that they have the same owners.
-    load = Load(ground.target, cell, profile, seed=seed, tag=f"{seed:x}-{run.attempt}")
-    await load.warm_up()
-    cpu = machine.CpuTimes({}, ground.pids, own=machine.GENERATOR)
-    async with database.watched(connection) as watch:
-        used = time.process_time()
-        began = time.perf_counter()
-        await load.requests()
-        took = time.perf_counter() - began
-        generator = (time.process_time() - used) / took
-        await load.latest_ended()
-        spent = cpu.spent()
-    await load.account()
-    if watch is not None:
-        record.machine.database = await watch.spent(load.jobs.ended)
-    await load.job_after_job()
-    await load.listings()
-    load.fill(record)
+    with Load(ground.target, cell, profile, seed=seed, tag=f"{seed:x}-{run.attempt}") as load:
+        await load.warm_up()
+        cpu = machine.CpuTimes({}, ground.pids, own=machine.GENERATOR)
+        async with database.watched(connection) as watch:
+            used, began = time.process_time(), time.perf_counter()
+            await load.requests()
+            generator = (time.process_time() - used) / (time.perf_counter() - began)
+            await load.latest_ended()
+            spent = cpu.spent()
+        await load.account()
+        if watch is not None:
+            record.machine.database = await watch.spent(load.jobs.ended)
+        await load.job_after_job()
+        await load.listings()
+        load.fill(record)
     _put_machine(record, ground, spent, generator, profile.others)
     ground.check()
     return record
