@@ -52,7 +52,7 @@ class Stopwatch:
 
 
 class Load:
-    """One run of one cell, as a block. Its stretches are called in the order that they have here."""
+    """One run of one cell, as a block. Its stretches are called in the order of their methods."""
 
     def __init__(
         self,

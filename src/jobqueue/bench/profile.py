@@ -10,7 +10,6 @@ import itertools
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,6 +53,9 @@ class Factors(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     key_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     key_skew: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
     batch: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
+
+
+_FACTORS = frozenset(one.name for one in msgspec.structs.fields(Factors))
 
 
 class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -121,23 +123,23 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
     def with_(self, settings: Mapping[str, Any], topologies: Sequence[str] = ()) -> Profile:
         """With other values: of the profile, or of a factor in every cell."""
         own = {one.name for one in msgspec.structs.fields(self)} - {"name", "cells", "base"}
-        factors = {one.name for one in msgspec.structs.fields(Factors)}
         changed: dict[str, Any] = msgspec.structs.asdict(self)
         for name, value in settings.items():
             if name in own:
                 changed[name] = value
-            elif name in factors:
+            elif name in _FACTORS:
                 changed["base"] = {**changed["base"], name: value}
                 changed["cells"] = [
                     {key: kept for key, kept in entry.items() if key != name}
                     for entry in changed["cells"]
                 ]
             else:
-                allowed = ", ".join(sorted(own | factors))
+                allowed = ", ".join(sorted(own | _FACTORS))
                 raise InvalidArgument("--set", f"unknown factor {name!r}; one of: {allowed}")
-        if topologies:
-            changed["topologies"] = _chosen(self, topologies)
-        return _convert(self.name, changed)
+        made = _convert(self.name, changed)
+        if not topologies:
+            return made
+        return _convert(self.name, {**changed, "topologies": _chosen(made, topologies)})
 
     def as_json(self) -> dict[str, Any]:
         """For environment.json: with it the run can be made again."""
@@ -202,12 +204,11 @@ def _topology(profile: str, given: Any) -> Topology:
     try:
         made = msgspec.convert(entry, Topology)
     except msgspec.ValidationError as error:
-        factors = ", ".join(one.name for one in fields(Cell))
-        if any(name in factors for name in entry if name not in ("topology", *_SHAPE_FIELDS)):
+        if isinstance(entry, Mapping) and any(name in _FACTORS for name in entry):
             raise _wrong(
                 profile,
-                "topologies: compared topologies may differ in servers and workers only;"
-                f" what is asked of them is one for all ({error})",
+                "topologies: what is compared may differ in servers and workers only, and is asked"
+                f" the same: {', '.join(sorted(_FACTORS & set(entry)))} belongs into cells",
             ) from None
         raise _wrong(profile, f"topologies: {error}") from None
     if made.topology not in LAYOUTS:
@@ -215,9 +216,6 @@ def _topology(profile: str, given: Any) -> Topology:
             profile, f"topologies: {made.topology!r} is unknown; one of: {', '.join(LAYOUTS)}"
         )
     return made
-
-
-_SHAPE_FIELDS = ("servers", "workers")
 
 
 def _factors(profile: str, given: Mapping[str, Any]) -> Factors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import platform
 import random
 import sys
@@ -197,7 +198,7 @@ def _put_machine(
     found = record.machine
     found.seconds = spent.elapsed
     found.cpu = spent.seconds
-    found.peak_bytes = {machine.GENERATOR: machine.resident_bytes(), **ground.peaks}
+    found.peak_bytes = {machine.GENERATOR: machine.peak_bytes(os.getpid()), **ground.peaks}
     found.stolen = spent.stolen / spent.elapsed
     found.generator = generator
     if ground.pids:

@@ -1,0 +1,161 @@
+"""jq-bench as a person calls it, with real topologies."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobqueue.bench.cell import PRIMARY, Method
+from jobqueue.bench.records import TO_DONE, Record, histogram, read
+from jobqueue.topology.supervisor import state
+from tests import patience
+from tests.cli import processes
+
+SHORT = {
+    "about": "for a test",
+    "base": {"callers": 3, "mix": {"submit": 2, "status": 1, "result": 1, "cancel": 1}},
+    "warm_up": 0.2,
+    "seconds": 1,
+    "job_seconds": 0.5,
+    "listings": 2,
+    "drain": 10,
+    "repetitions": 1,
+    "calm": 0,
+    "repeats": 0,
+}
+
+
+def bench(folder: Path, *arguments: str, **environment: str):
+    return processes.run("bench", *arguments, cwd=folder, timeout=120, **environment)
+
+
+def short(folder: Path, topologies: list[str]) -> str:
+    (folder / "short.yml").write_text(yaml.safe_dump({**SHORT, "topologies": topologies}))
+    return "short.yml"
+
+
+def closed(record: Record) -> None:
+    """The accounting of a record adds up."""
+    for name, taken in record.latencies.items():
+        counts = record.counts[name]
+        soft = sum(counts.soft.values())
+        assert counts.ok <= histogram(taken).get_total_count() <= counts.ok + soft
+    jobs = record.jobs
+    assert jobs.submitted == record.counts[Method.SUBMIT].ok > 0
+    assert jobs.submitted == jobs.ended + jobs.open
+    assert record.requests_a_second == (
+        sum(record.counts[one].total - record.counts[one].unfinished for one in PRIMARY)
+        / record.seconds
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.req("tq:EVAL", "tq:FAIR", "tq:NFR-2", "tq:NFR-3", "tq:NFR-6")
+def test_both_designs_are_measured_alike_and_shown_side_by_side(tmp_path: Path) -> None:
+    name = short(tmp_path, ["microservices", "nodes"])
+    # What the caller's environment says is not for the services.
+    ran = bench(tmp_path, "run", name, "--set", "key_ratio=0.5", RETRY_AFTER_MS="nonsense")
+    assert ran.returncode == 0, ran.stderr
+    out = tmp_path / "results" / "short"
+    made = {record.cell.topology: record for record in read([out])}
+    assert set(made) == {"microservices", "nodes"}
+    for record in made.values():
+        closed(record)
+        assert record.cell.slots == 6
+        assert record.jobs.done > 0
+        assert {*PRIMARY, TO_DONE, Method.LIST} == set(record.latencies)
+        assert record.counts[TO_DONE].ok > 0
+        assert record.counts[Method.LIST].total == 2
+        assert len(record.machine.cpu) == 1 + 6  # the generator and the six
+        assert all(record.machine.peak_bytes.values())
+    one, other = made.values()
+    assert (one.seed, one.cell.load) == (other.seed, other.cell.load)
+    header = next(line for line in ran.stdout.splitlines() if "measure" in line)
+    assert "microservices" in header
+    assert "nodes" in header
+    for measure in ("requests", "jobs done", "submit p50", "cancel p99", "submit→done p95",
+                    "list (apart) p50", "failed requests"):  # fmt: skip
+        assert measure in ran.stdout
+    environment = json.loads((out / "environment.json").read_text())
+    assert environment["machine"]["cores"] >= 1
+    assert environment["commit"] == "abc1234"
+    assert environment["command"] == f"jq-bench run {name} --set key_ratio=0.5"
+    assert environment["profile"]["base"]["key_ratio"] == 0.5
+    assert environment["generator_limit"]["requests_a_second"] > 0
+    assert environment["generator_limit"]["over_grpc_requests_a_second"] > 0
+    assert not [
+        one for one in out.iterdir() if one.name not in ("records.jsonl", "environment.json")
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_the_embedded_topology_is_measured_with_an_open_loop(tmp_path: Path) -> None:
+    name = short(tmp_path, ["embedded"])
+    ran = bench(tmp_path, "run", name, "--set", "rate=30", "--out", "kept")
+    assert ran.returncode == 0, ran.stderr
+    (record,) = read([tmp_path / "kept"])
+    closed(record)
+    assert record.cell.rate == 30
+    assert record.machine.late_ms > 0
+    assert record.jobs.done == histogram(record.latencies[TO_DONE]).get_total_count()
+    again = bench(tmp_path, "run", name, "--out", "kept")
+    assert again.returncode == 5
+    assert "kept has the records of an earlier run" in again.stderr
+    assert len(list(read([tmp_path / "kept"]))) == 1
+
+
+@pytest.mark.timeout(180)
+def test_a_run_that_is_terminated_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    name = short(tmp_path, ["embedded"])
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = ("run", name, "--set", "seconds=600", "--out", "kept")
+    with processes.Service("bench", *command, cwd=tmp_path, TMPDIR=str(scratch)) as program:
+        program.line_with("embedded, repetition 1")
+        (topology,) = scratch.glob("jq-bench-*/topology")
+        up = state.read(topology)
+        assert up.living
+        assert program.stop(signal.SIGTERM) == 130
+        patience.until(lambda: not up.living, "the processes of the topology ended")
+    assert not list(scratch.glob("jq-bench-*"))
+
+
+def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> None:
+    name = short(tmp_path, ["microservices", "nodes"])
+    for arguments, said in (
+        (("run", "nothing"), "PROFILE: 'nothing' is unknown; one of: "),
+        (("run", name, "--topology", "node"), "--topology: 'node' is unknown; one of: embedded"),
+        (("run", name, "--set", "slots=7"), "slots: 7 cannot be shared out equally"),
+        (("run", name, "--at", "nodes"), "--at: 'nodes' is not TOPOLOGY=HOST:PORT"),
+        (("run", name, "--at", "nodes=127.0.0.1:1"), "--at: microservices: say where it runs"),
+        (("run", name, "--place", "containers"), "--place: containers are started elsewhere"),
+    ):
+        ran = bench(tmp_path, *arguments)
+        assert ran.returncode == 2, ran.stderr
+        assert said in ran.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_without_its_packages_the_program_says_what_to_install(tmp_path: Path) -> None:
+    folder = tmp_path / "python"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['hdrh'] = None\n")
+    ran = bench(tmp_path, "profiles", PYTHONPATH=str(folder))
+    assert ran.returncode == 4
+    assert ran.stderr == (
+        "error: jq-bench needs packages that are not installed: pip install 'jobqueue[bench]'\n"
+    )
+    assert bench(tmp_path, "--help", PYTHONPATH=str(folder)).returncode == 0
+
+
+def test_the_shipped_profiles_are_listed(tmp_path: Path) -> None:
+    shown = bench(tmp_path, "profiles")
+    assert shown.returncode == 0, shown.stderr
+    assert "parity" in shown.stdout
+    listed = json.loads(bench(tmp_path, "profiles", "--output", "json").stdout)
+    assert {"smoke", "parity", "latency", "scaling", "stream"} <= {one["name"] for one in listed}
