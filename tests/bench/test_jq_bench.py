@@ -40,10 +40,9 @@ def short(folder: Path, topologies: list[str]) -> str:
 
 def closed(record: Record) -> None:
     """The accounting of a record adds up."""
-    for name, taken in record.latencies.items():
-        counts = record.counts[name]
-        soft = sum(counts.soft.values())
-        assert counts.ok <= histogram(taken).get_total_count() <= counts.ok + soft
+    for name, counts in record.counts.items():
+        answered = histogram(record.latencies[name]).get_total_count()
+        assert counts.ok <= answered <= counts.ok + sum(counts.soft.values())
     jobs = record.jobs
     assert jobs.submitted == record.counts[Method.SUBMIT].ok > 0
     assert jobs.submitted == jobs.ended + jobs.open
