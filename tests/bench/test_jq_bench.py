@@ -14,6 +14,7 @@ from jobqueue.bench.records import TO_DONE, Record, histogram, read
 from jobqueue.topology.supervisor import state
 from tests import patience
 from tests.cli import processes
+from tests.services.run import Run
 
 SHORT = {
     "about": "for a test",
@@ -158,3 +159,23 @@ def test_the_shipped_profiles_are_listed(tmp_path: Path) -> None:
     assert "parity" in shown.stdout
     listed = json.loads(bench(tmp_path, "profiles", "--output", "json").stdout)
     assert {"smoke", "parity", "latency", "scaling", "stream"} <= {one["name"] for one in listed}
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+def test_postgresql_is_measured_with_rows_and_pressure(services: Run, tmp_path: Path) -> None:
+    """With jobs there before, under a pinned transaction and under scans."""
+    for needed in ("postgres", "redis"):
+        services.own(needed, {})  # skips or fails where the programs are missing
+    name = short(tmp_path, ["replicated"])
+    sets = ("rows=2000", "pressure=pinned,scans", "slots=4", "seconds=1.5")
+    ran = bench(tmp_path, "run", name, *(part for one in sets for part in ("--set", one)))
+    assert ran.returncode == 0, ran.stderr
+    made = list(read([tmp_path / "results" / "short"]))
+    assert {record.cell.pressure for record in made} == {"pinned", "scans"}
+    for record in made:
+        closed(record)
+        assert record.machine.database["wal_bytes_a_job"] > 0
+        assert "dead_rows" in record.machine.database
+        assert record.machine.cpu["postgres"] > 0

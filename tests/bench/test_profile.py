@@ -106,9 +106,8 @@ def test_the_seed_is_the_same_for_every_topology_and_another_for_every_load() ->
     ]
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == len(seeds[0])
-    assert (
-        profile.seed_of(profile.cells_of(profile.shapes()[0], Place.PROCESSES)[0], 2) not in seeds
-    )
+    first = profile.cells_of(profile.shapes()[0], Place.PROCESSES)[0]
+    assert profile.seed_of(first, 2) not in seeds[0]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +123,9 @@ def test_the_seed_is_the_same_for_every_topology_and_another_for_every_load() ->
         ({"cells": [{"batch": 10}]}, "nodes takes one job"),
         ({"topologies": ["embedded"], "cells": [{"batch": 2, "key_ratio": 1}]}, "one key"),
         ({"topologies": ["node"]}, "one of: embedded"),
+        ({"cells": [{"rows": 10}]}, "replicated topology only"),
+        ({"cells": [{"pressure": "scans"}]}, "replicated topology only"),
+        ({"cells": [{"pressure": "much"}]}, "'much'"),
         ({"topologies": []}, "no cells"),
         ({"topologies": [{"topology": "nodes", "workers": 3}]}, "as many of each"),
         ({"topologies": [{"topology": "embedded", "servers": 2}]}, "one server"),

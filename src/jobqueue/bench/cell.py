@@ -21,6 +21,14 @@ class Method(StrEnum):
 PRIMARY = (Method.SUBMIT, Method.STATUS, Method.RESULT, Method.CANCEL)
 
 
+class Pressure(StrEnum):
+    """What others do at the database meanwhile."""
+
+    NONE = "none"
+    PINNED = "pinned"  # a transaction stays open: dead rows cannot be removed
+    SCANS = "scans"  # connections read whole tables, one after another
+
+
 class Place(StrEnum):
     """Where the parts of a topology run."""
 
@@ -46,6 +54,7 @@ class Cell:
     key_skew: float = 0.0  # 0: every key is new; above: Zipf's exponent, over a thousand keys
     batch: int = 1  # jobs in a submit
     rows: int = 0  # jobs that were there before
+    pressure: Pressure = Pressure.NONE
 
     @property
     def load(self) -> dict[str, Any]:
@@ -63,4 +72,7 @@ class Cell:
     def from_json(cls, parts: Mapping[str, Any]) -> Cell:
         """As a record has it."""
         mix = {Method(one): int(share) for one, share in parts["mix"].items()}
-        return cls(**{**parts, "mix": mix, "place": Place(parts["place"])})
+        found = {"mix": mix, "place": Place(parts["place"])}
+        if "pressure" in parts:
+            found["pressure"] = Pressure(parts["pressure"])
+        return cls(**{**parts, **found})

@@ -8,7 +8,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from jobqueue.bench.cell import Pressure
+
 _GLANCE = 0.1
+_SCANNERS = 2
+_TABLES = ("job_record", "job_live", "job_ended", "job_event")
 _WAL = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
 _DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
 _WAITING = """
@@ -61,6 +65,35 @@ async def connected(told: Mapping[str, str]) -> AsyncIterator[Any]:
         yield connection
     finally:
         await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def pressed(told: Mapping[str, str], pressure: Pressure) -> AsyncIterator[None]:
+    """Others at the database, for as long as the block lasts."""
+    if pressure is Pressure.NONE:
+        yield
+    elif pressure is Pressure.PINNED:
+        async with connected(told) as db, db.transaction(isolation="repeatable_read"):
+            await db.fetchval("SELECT count(*) FROM queues")  # takes the snapshot
+            yield
+    else:
+        scanners = [asyncio.create_task(_scan(told)) for _ in range(_SCANNERS)]
+        try:
+            yield
+        finally:
+            for one in scanners:
+                one.cancel()
+            ended = await asyncio.gather(*scanners, return_exceptions=True)
+        if failed := [one for one in ended if isinstance(one, Exception)]:
+            raise failed[0]  # there was less pressure than the record says
+
+
+async def _scan(told: Mapping[str, str]) -> None:
+    async with connected(told) as db:
+        while True:
+            async with db.transaction(isolation="repeatable_read"):
+                for table in _TABLES:
+                    await db.fetchval(f"SELECT count(*) FROM {table}", timeout=None)
 
 
 @contextlib.asynccontextmanager

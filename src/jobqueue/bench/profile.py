@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from jobqueue.bench.cell import Cell, Method, Place
+from jobqueue.bench.cell import Cell, Method, Place, Pressure
 from jobqueue.core.errors import InvalidArgument, NotFound
 from jobqueue.topology.layouts import LAYOUTS
 
@@ -53,6 +53,8 @@ class Factors(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     key_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     key_skew: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
     batch: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
+    rows: Annotated[int, msgspec.Meta(ge=0, le=100_000_000)] = 0
+    pressure: Pressure = Pressure.NONE
 
 
 _FACTORS = frozenset(one.name for one in msgspec.structs.fields(Factors))
@@ -238,6 +240,11 @@ def _check(profile: str, shape: Topology, load: Mapping[str, Any]) -> None:
         raise _wrong(profile, "batch: one key stands for one job; key_ratio must be 0")
     if load["batch"] > 1 and shape.topology in TASKQUEUE:
         raise _wrong(profile, f"batch: {shape.topology} takes one job in a submit")
+    for factor in ("rows", "pressure"):
+        if load[factor] not in (0, Pressure.NONE) and shape.topology != "replicated":
+            raise _wrong(
+                profile, f"{factor}: is for PostgreSQL, so for the replicated topology only"
+            )
     if load["slots"] % shape.workers:
         raise _wrong(
             profile,

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from jobqueue._version import __version__
 from jobqueue.bench import database, fairness, machine, records
-from jobqueue.bench.cell import Cell, Place
+from jobqueue.bench.cell import Cell, Place, Pressure
+from jobqueue.bench.filling import fill
 from jobqueue.bench.ground import Ground, brought_up, running_at
 from jobqueue.bench.limit import generator_limit
 from jobqueue.bench.load import Load
@@ -62,6 +63,7 @@ class Wish:
     at: Mapping[str, Sequence[str]] = field(default_factory=dict)  # running topologies
     commit: str = "unknown"
     command: str = ""
+    stamp: str = field(default_factory=lambda: f"{time.time_ns():x}")  # no other run has its keys
 
     def check(self) -> None:
         """Refuse what cannot be, before anything is started."""
@@ -144,18 +146,31 @@ async def _block(
         else:
             context = brought_up(first)
         async with context as ground, database.connected(ground.database) as connection:
+            if connection is None and any(_needs_database(run.cell) for run in waiting):
+                raise InvalidArgument("--at", "rows and pressure need a database of its own")
             progress.doing(f"{name}: counting its slots")
             await fairness.check_slots(ground.target, slots, name)
+            # Rows only come, so that fewer of them are measured first.
+            waiting.sort(key=lambda run: run.cell.rows)
+            rows = 0
             while waiting:
                 run = waiting.pop(0)
+                if run.cell.rows > rows:
+                    rows = run.cell.rows
+                    await fill(connection, rows, progress.doing)
                 progress.doing(f"{name}, repetition {run.repetition}: {described(run.cell)}")
                 record = await _measure(wish, run, ground, connection)
                 if record.machine.disturbed and run.attempt == 1 and repeats.one_more():
-                    waiting.append(_Run(run.cell, run.repetition, run.attempt + 1))
+                    again = sum(one.cell.rows <= run.cell.rows for one in waiting)
+                    waiting.insert(again, _Run(run.cell, run.repetition, run.attempt + 1))
                     progress.more()
                 else:
                     yield record
                 progress.done()
+
+
+def _needs_database(cell: Cell) -> bool:
+    return bool(cell.rows) or cell.pressure is not Pressure.NONE
 
 
 async def _measure(wish: Wish, run: _Run, ground: Ground, connection: Any) -> Record:
@@ -172,7 +187,10 @@ async def _measure(wish: Wish, run: _Run, ground: Ground, connection: Any) -> Re
         seconds=profile.seconds,
     )
     # The keys are the same in every topology, so that they have the same owners.
-    with Load(ground.target, cell, profile, seed=seed, tag=f"{seed:x}-{run.attempt}") as load:
+    tag = f"{wish.stamp}-{seed:x}-{run.attempt}"
+    async with contextlib.AsyncExitStack() as stack:
+        load = stack.enter_context(Load(ground.target, cell, profile, seed=seed, tag=tag))
+        await stack.enter_async_context(database.pressed(ground.database, cell.pressure))
         await load.warm_up()
         cpu = machine.CpuTimes({}, ground.pids, own=machine.GENERATOR)
         async with database.watched(connection) as watch:
@@ -230,6 +248,10 @@ def described(cell: Cell) -> str:
         parts.append(f"{cell.key_ratio:.0%} keys{skew}")
     if cell.batch > 1:
         parts.append(f"batches of {cell.batch}")
+    if cell.rows:
+        parts.append(f"{cell.rows:,} jobs there before")
+    if cell.pressure is not Pressure.NONE:
+        parts.append(str(cell.pressure))
     return ", ".join(parts)
 
 
