@@ -125,6 +125,25 @@ def test_a_run_that_is_terminated_leaves_no_process_and_no_folder(tmp_path: Path
     assert not list(scratch.glob("jq-bench-*"))
 
 
+@pytest.mark.req("tq:FAIR", "tq:NFR-6")
+@pytest.mark.timeout(180)
+def test_a_running_topology_is_measured_if_it_has_the_slots_of_the_profile(tmp_path: Path) -> None:
+    name = short(tmp_path, ["embedded"])
+    told = {"JQ_DB_URL": "memory://", "JQ_WORKER_CONCURRENCY": "3"}
+    with processes.server(tmp_path, **told) as server:
+        at = f"embedded={server.line('ready')['grpc']}"
+        refused = bench(tmp_path, "run", name, "--at", at, "--out", "refused")
+        assert refused.returncode == 5
+        assert "embedded ran 3 jobs at once and was to run 6" in refused.stderr
+        assert not (tmp_path / "refused" / "records.jsonl").exists()
+        ran = bench(tmp_path, "run", name, "--at", at, "--set", "slots=3", "--out", "kept")
+        assert ran.returncode == 0, ran.stderr
+    (record,) = read([tmp_path / "kept"])
+    closed(record)
+    assert set(record.machine.cpu) == {"generator"}
+    assert any("runs elsewhere" in note for note in record.notes)
+
+
 def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> None:
     name = short(tmp_path, ["microservices", "nodes"])
     for arguments, said in (

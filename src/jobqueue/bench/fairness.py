@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from jobqueue.bench.records import Record
 from jobqueue.bench.targets import Fate, Seen, Target, Work
-from jobqueue.core.errors import Conflict, JobQueueError
+from jobqueue.core.errors import Conflict, JobQueueError, Unavailable
 
 _FIRST_MS = 200
 _LONGEST_MS = 3_200
@@ -24,7 +25,7 @@ class Unfair(Conflict):
 
 async def check_slots(target: Target, slots: int, name: str) -> None:
     """Run more jobs than there may be slots, and see how many ran at once."""
-    await _does_a_job(target)
+    await _does_a_job(target, name)
     most = 0
     milliseconds = _FIRST_MS
     while most < slots and milliseconds <= _LONGEST_MS:
@@ -42,8 +43,11 @@ async def slots_in_use(target: Target, jobs: int, milliseconds: int) -> int:
     work = Work(milliseconds)
 
     async def one() -> Seen:
-        (job_id,) = await target.submit(work, [""])
-        return await target.end(job_id, _PATIENCE)
+        try:
+            (job_id,) = await target.submit(work, [""])
+            return await target.end(job_id, _PATIENCE)
+        except JobQueueError:  # the slots that others show count
+            return Seen(Fate.OPEN)
 
     ends = await asyncio.gather(*(one() for _ in range(jobs)))
     # The middle half of each: a slot may be taken again before the end of its job is written.
@@ -59,17 +63,21 @@ def overlap(stretches: Sequence[tuple[float, float]]) -> int:
     return max(itertools.accumulate(change for _, change in edges), default=0)
 
 
-async def _does_a_job(target: Target) -> None:
+async def _does_a_job(target: Target, name: str) -> None:
     """Wait until the topology does a job: a worker may still be on its way to its server."""
-    give_up = asyncio.get_running_loop().time() + _PATIENCE
+    give_up = time.monotonic() + _PATIENCE
     while True:
         try:
             (job_id,) = await target.submit(Work(), [""])
-            if (await target.end(job_id, _PATIENCE)).fate is Fate.DONE:
+            fate = (await target.end(job_id, _PATIENCE)).fate
+        except JobQueueError as error:
+            how = error.message
+        else:
+            if fate is Fate.DONE:
                 return
-        except JobQueueError:
-            if asyncio.get_running_loop().time() > give_up:
-                raise
+            how = f"a job of it is {fate}"
+        if time.monotonic() > give_up:
+            raise Unavailable(f"{name} does no job: {how}")
         await asyncio.sleep(_PAUSE)
 
 
