@@ -16,11 +16,11 @@ from jobqueue.bench.targets import Fate, InstantTarget, Seen, Work
 
 
 class Slots(InstantTarget):
-    """Runs its jobs in so many slots, by its own times."""
+    """Runs its jobs in so many slots, by its own times; each slot begins later than the last."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, later: float = 0.0) -> None:
         super().__init__()
-        self._free = [0.0] * slots
+        self._free = [number * later for number in range(slots)]
         self._jobs: dict[str, Seen] = {}
 
     async def submit(self, work: Work, keys: Sequence[str]) -> list[str]:
@@ -40,6 +40,10 @@ class Slots(InstantTarget):
 @pytest.mark.parametrize("slots", [1, 6])
 async def test_a_topology_with_the_slots_of_the_profile_is_measured(slots: int) -> None:
     await check_slots(Slots(slots), slots, "nodes")
+
+
+async def test_a_busy_machine_that_starts_jobs_one_by_one_is_given_time() -> None:
+    await check_slots(Slots(6, later=0.4), 6, "nodes")
 
 
 @pytest.mark.req("tq:FAIR", "tq:NFR-6")
