@@ -142,7 +142,9 @@ class Load:
                 if seen.fate is Fate.DONE and counted:
                     last = max(last, seen.ended)
 
-        await asyncio.gather(*(reader() for _ in range(_READERS)))
+        async with asyncio.TaskGroup() as readers:
+            for _ in range(_READERS):
+                readers.create_task(reader())
         if self.jobs.done and last > self._opened_at:
             self.jobs.a_second = self.jobs.done / (last - self._opened_at)
 
@@ -169,7 +171,9 @@ class Load:
                 else:
                     _count_end(counts, taken, seen, began)
 
-        await asyncio.gather(*(caller() for _ in range(self._cell.callers)))
+        async with asyncio.TaskGroup() as callers:
+            for _ in range(self._cell.callers):
+                callers.create_task(caller())
 
     async def listings(self) -> None:
         """Apart, one after another: a listing is not the same work in every topology."""
@@ -280,7 +284,9 @@ class Load:
         return method if self._recent or method is Method.LIST else Method.SUBMIT
 
     async def _submit(self, began: float, *, counted: bool) -> str | None:
-        keys = [self._key() for _ in range(self._cell.batch)]
+        # Keys of the warm-up do not come again: their jobs are there, and are not counted.
+        tag = self._tag if counted else f"{self._tag}-warm"
+        keys = [self._key(tag) for _ in range(self._cell.batch)]
         began_at = self._time.wall() - (self._time.now() - began)
         for key, job_id in zip(keys, await self._target.submit(self._work, keys), strict=True):
             if not self._is_new(key, job_id):
@@ -292,13 +298,13 @@ class Load:
                 self._latest.append(job_id)
         return None
 
-    def _key(self) -> str:
+    def _key(self, tag: str) -> str:
         if self._draw.random() >= self._cell.key_ratio:
             return ""
         if not self._cell.key_skew:
-            return f"{self._tag}-{next(self._next_key)}"
+            return f"{tag}-{next(self._next_key)}"
         (number,) = self._draw.choices(range(KEYS), cum_weights=self._weights)
-        return f"{self._tag}-{number}"
+        return f"{tag}-{number}"
 
     def _is_new(self, key: str, job_id: str) -> bool:
         """Whether a submit made its job: a key that came before leads to the job it made then."""
