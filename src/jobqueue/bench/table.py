@@ -50,7 +50,7 @@ def compare(records: Sequence[Record]) -> Table:
     loads: dict[str, list[Record]] = {}
     for record in records:
         loads.setdefault(json.dumps(record.cell.load, sort_keys=True), []).append(record)
-    for found in loads.values():
+    for _, found in sorted(loads.items(), key=lambda one: (_rank(one[1][0].cell), one[0])):
         table.add_section()
         table.add_row(f"[bold]{described(found[0].cell)}[/bold]")
         measures: dict[str, dict[str, list[tuple[float, str]]]] = {}
@@ -61,6 +61,11 @@ def compare(records: Sequence[Record]) -> Table:
         for name, by_shape in measures.items():
             table.add_row(f"  {name}", *(_shown(by_shape.get(shape, [])) for shape in shapes))
     return table
+
+
+def _rank(cell: Cell) -> tuple[float, ...]:
+    """Small loads first; the order in which they were run says nothing."""
+    return (cell.rate or 0.0, cell.work_ms, cell.key_ratio, cell.key_skew, cell.callers)
 
 
 def _shape(cell: Cell) -> str:
