@@ -239,7 +239,9 @@ def _put_machine(
 def described(cell: Cell) -> str:
     """A cell's load in a line."""
     mix = "/".join(f"{share} {method}" for method, share in cell.mix.items() if share)
-    how = f"{cell.callers} callers" if cell.rate is None else f"{cell.rate:g} requests a second"
+    how = f"{cell.callers} caller{'s'[: cell.callers > 1]}"
+    if cell.rate is not None:
+        how = f"{cell.rate:g} requests a second"
     parts = [how, mix, f"{cell.work_ms} ms jobs"]
     if cell.payload_bytes:
         parts.append(f"{cell.payload_bytes} bytes of output")
