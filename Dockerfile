@@ -78,11 +78,10 @@ LABEL org.opencontainers.image.version=${JQ_VERSION} \
 FROM runtime AS bench
 COPY --from=bench-packages /opt/jobqueue /opt/jobqueue
 COPY --from=own /opt/jobqueue /opt/jobqueue
-COPY bench /opt/jobqueue/lib/python3.11/site-packages/bench
 LABEL org.opencontainers.image.title=jobqueue-bench \
       org.opencontainers.image.description="Benchmarks of jobqueue"
 HEALTHCHECK NONE
-ENTRYPOINT ["python", "-m", "bench.taskqueue"]
+ENTRYPOINT ["jq-bench"]
 CMD ["--help"]
 
 FROM runtime AS taskqueue

@@ -1,6 +1,6 @@
 """``make bench``: the embedded topology, and the two designs of taskqueue.v1, in one run.
 
-Submit, drain, latency and memory of the one; throughput and latency of the others under one load.
+Submit, drain, latency and memory of the one; the others under one load by `jq-bench run smoke`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from bench.report import Figure, conditions, show, write_json
 
 STORES = ("memory", "sqlite")
-DESIGNS = ("--concurrency", "8", "--calm", "10")  # bench.taskqueue in short
+DESIGNS = ("run", "smoke", "--topology", "microservices", "--topology", "nodes")
 
 
 def _output(module: str, *arguments: str) -> str:
@@ -35,12 +35,10 @@ def _measure(module: str, store: str, jobs: int) -> list[Figure]:
     return _figures(json.loads(_output(module, store, str(jobs)).splitlines()[-1]))
 
 
-def _measure_designs() -> tuple[str, list[Figure]]:
-    """Their table, which has the two side by side, and the figures in it."""
+def _measure_designs() -> str:
+    """Their table, which has the two side by side."""
     with tempfile.TemporaryDirectory(prefix="jobqueue-bench-") as folder:
-        kept = Path(folder) / "figures.json"
-        table = _output("bench.taskqueue", *DESIGNS, "--json", str(kept))
-        return table, _figures(json.loads(kept.read_text())["figures"])
+        return _output("jobqueue.cli.bench", *DESIGNS, "--out", str(Path(folder) / "records"))
 
 
 def _figures(documents: list[dict[str, Any]]) -> list[Figure]:
@@ -64,7 +62,6 @@ def main() -> int:
     stores = options.store or STORES
     figures: list[Figure] = []
     table = ""
-    of_designs: list[Figure] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         steps = [(module, store) for store in stores for module in ("bench.local", "bench.remote")]
@@ -75,12 +72,12 @@ def main() -> int:
             progress.remove_task(task)
         if options.designs:
             progress.add_task(f"{count}/{count} taskqueue.v1: six services, then six nodes")
-            table, of_designs = _measure_designs()
+            table = _measure_designs()
     where = conditions(Path(tempfile.gettempdir()))
     show(f"jobqueue, embedded topology: {where}", figures)
     print(table, end="")
     if options.json:
-        write_json(options.json, where, [*figures, *of_designs])
+        write_json(options.json, where, figures)
     return 1 if options.strict and any(figure.met is False for figure in figures) else 0
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import uvloop
 
-from bench.processes import CpuTimes, resident_bytes
 from bench.report import Figure, percentile
+from jobqueue.bench.machine import CpuTimes, resident_bytes
 from jobqueue.core.api import ClientApi
 from jobqueue.core.job import JobSpec
 from jobqueue.engine.engine import Engine

@@ -1,4 +1,4 @@
-"""jq-server and jq-worker as a user starts them, and what the system knows about processes."""
+"""jq-server and jq-worker as a user starts them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from jobqueue.topology.backing.ports import free_port
 PATIENCE = 60.0
 _TRIES = 3
 PROFILES = "BENCH_PROFILES"  # a folder: programs run under cProfile, and are slower for it
-_GLANCE = 0.5
-_IDLE = 0.3  # of a core
-_TICKS = os.sysconf("SC_CLK_TCK")
 _HERE = Path(__file__).parents[1]
 
 
@@ -159,106 +156,3 @@ def _check(process: subprocess.Popen[bytes], give_up: float) -> None:
         raise Ended(f"{process.args!r} ended with status {process.returncode}")
     if time.monotonic() > give_up:
         raise TimeoutError(f"{process.args!r} is not ready in time")
-
-
-def resident_bytes(pid: int | None = None) -> int:
-    """The memory of a process, this one by default."""
-    for line in Path(f"/proc/{pid or os.getpid()}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) * 1024
-    raise OSError("no VmRSS")
-
-
-@dataclass(frozen=True, slots=True)
-class CpuSpent:
-    """Processor seconds by part."""
-
-    elapsed: float
-    seconds: dict[str, float]
-    others: float
-
-    @property
-    def busy_elsewhere(self) -> str:
-        """How far the figure can be trusted."""
-        return f"others used {self.others / self.elapsed:.0%} of a core"
-
-    def shares(self) -> str:
-        """Of one core each."""
-        parts = [f"{name} {spent / self.elapsed:.0%}" for name, spent in self.seconds.items()]
-        return f"CPU: {', '.join(parts)}; {self.busy_elsewhere}"
-
-    def per_job(self, jobs: int) -> str:
-        """What a job costs, which does not depend on who else is there as a rate does."""
-        costs = {name: spent / jobs * 1e6 for name, spent in self.seconds.items()}
-        parts = [f"{name} {cost:.0f}" for name, cost in costs.items() if cost >= 0.5]
-        total = sum(costs.values())
-        return f"CPU µs per job: {', '.join(parts)}, in all {total:.0f}; {self.busy_elsewhere}"
-
-
-class CpuTimes:
-    """Whose time it was: the processors' use by each part, and by everybody else, in a stretch."""
-
-    def __init__(self, processes: Mapping[str, int], families: Mapping[str, int]) -> None:
-        self._processes = {"this process": os.getpid(), **processes}
-        self._families = families
-        self._began = time.perf_counter()
-        self._before = self._look()
-
-    def spent(self) -> CpuSpent:
-        """Since it was made."""
-        elapsed = time.perf_counter() - self._began
-        now = self._look()
-        spent = {name: now[name] - self._before[name] for name in now}
-        others = spent.pop("") - sum(spent.values())
-        return CpuSpent(elapsed, spent, max(0.0, others))
-
-    def _look(self) -> dict[str, float]:
-        table = _table()
-        seconds = {name: table[pid].own for name, pid in self._processes.items()}
-        for name, pid in self._families.items():
-            living = sum(one.own for one in table.values() if one.parent == pid)
-            seconds[name] = living + table[pid].own + table[pid].buried
-        return {**seconds, "": _busy_seconds()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Spent:
-    parent: int
-    own: float
-    buried: float  # of children that ended
-
-
-def _table() -> dict[int, _Spent]:
-    table = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (folder / "stat").read_text().rpartition(")")[2].split()
-                own, buried = (int(words[n]) + int(words[n + 1]) for n in (11, 13))
-                table[int(folder.name)] = _Spent(int(words[1]), own / _TICKS, buried / _TICKS)
-    return table
-
-
-async def calm(patience: float) -> bool:
-    """Wait until the machine is almost idle, so long at most."""
-    give_up = time.monotonic() + patience
-    while time.monotonic() < give_up:
-        before = _busy_seconds()
-        await asyncio.sleep(_GLANCE)
-        if _busy_seconds() - before < _IDLE * _GLANCE:
-            return True
-    return False
-
-
-def stolen_seconds() -> float:
-    """Processor time that this machine wanted and its host gave to others, since it started."""
-    return int(_first_line(Path("/proc/stat")).split()[8]) / _TICKS
-
-
-def _busy_seconds() -> float:
-    user, nice, system, _, _, *interrupts = map(int, _first_line(Path("/proc/stat")).split()[1:8])
-    return (user + nice + system + sum(interrupts)) / _TICKS
-
-
-def _first_line(path: Path) -> str:
-    return path.read_text().partition("\n")[0]

@@ -6,13 +6,13 @@ import json
 import os
 import platform
 import sqlite3
-import tempfile
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+from jobqueue.bench.machine import fsync_milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,6 @@ def percentile(values: list[float], share: float) -> float:
     """The value below which that share of them lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def fsync_milliseconds(folder: Path, times: int = 200) -> float:
-    """Median time of a 4 KiB write made durable: what a commit costs here at least."""
-    taken = []
-    with tempfile.TemporaryFile(dir=folder) as file:
-        for _ in range(times):
-            began = time.perf_counter()
-            os.pwrite(file.fileno(), b"\0" * 4096, 0)
-            os.fdatasync(file.fileno())
-            taken.append(time.perf_counter() - began)
-    return percentile(taken, 0.5) * 1e3
 
 
 def conditions(folder: Path) -> str:

@@ -17,8 +17,7 @@ from typing import Any
 import asyncpg
 import redis
 
-from bench.processes import CpuTimes, calm
-from bench.report import fsync_milliseconds
+from jobqueue.bench.machine import CpuTimes, calm, fsync_milliseconds
 from jobqueue.core.job import DEFAULT_QUEUE, QueueStats
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.store import Store

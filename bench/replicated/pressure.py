@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.local import noop_spec
-from bench.processes import CpuTimes
 from bench.replicated.aged import Rounds, slowdown
 from bench.replicated.filling import filled
 from bench.replicated.fleet import fleet
@@ -19,6 +18,7 @@ from bench.replicated.ground import Ground, Site
 from bench.replicated.sizes import Sizes
 from bench.report import Figure
 from jobqueue.api.grpc.remote import GrpcBackend
+from jobqueue.bench.machine import CpuTimes
 
 TABLES = ("job_record", "job_live", "job_ended", "job_event")
 SCANNERS = 4

@@ -7,12 +7,13 @@ import json
 import time
 
 from bench.local import submit_batches
-from bench.processes import resident_bytes, server, workers
+from bench.processes import server, workers
 from bench.replicated.fleet import fleet
 from bench.replicated.ground import Ground
 from bench.replicated.sizes import Sizes
 from bench.report import Figure, percentile
 from jobqueue.api.grpc.remote import GrpcBackend
+from jobqueue.bench.machine import resident_bytes
 from jobqueue.core.job import JobSpec
 
 PACE = 50  # jobs a second

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 
 from bench.local import submit_batches
-from bench.processes import online, resident_bytes, server, workers
+from bench.processes import online, server, workers
 from bench.replicated.ground import Ground, Site
 from bench.replicated.sizes import Sizes
 from bench.report import Figure
 from jobqueue.api.grpc.remote import GrpcBackend
+from jobqueue.bench.machine import resident_bytes
 from jobqueue.core.job import JobSpec
 
 _ALMOST = 0.9  # of twice as much

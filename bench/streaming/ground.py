@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.processes import CpuTimes
 from bench.replicated import ground as replicated
 from bench.replicated.ground import Site
 from bench.streaming.stage import Stage
+from jobqueue.bench.machine import CpuTimes
 from jobqueue.topology.backing import PrivateKafka, PrivateRedis
 from jobqueue.topology.backing.kafka import VERSION
 

@@ -11,11 +11,12 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
-from bench.processes import resident_bytes, server
+from bench.processes import server
 from bench.progress import Say
 from bench.report import Figure
 from bench.streaming.ground import Ground
 from bench.streaming.sizes import Sizes
+from jobqueue.bench.machine import resident_bytes
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec, NewJob, Queue, Transition
 from jobqueue.core.observer import Deaf

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import httpx
 
-from bench.processes import CpuTimes, running, server, workers
+from bench.processes import running, server, workers
 from bench.progress import Say
 from bench.report import Figure, percentile
 from bench.streaming.ground import Ground, durable_redis
 from bench.streaming.sizes import Sizes
 from jobqueue.api.grpc.remote import GrpcBackend
+from jobqueue.bench.machine import CpuTimes
 from jobqueue.core.job import JobQuery
 from jobqueue.topology.backing.ports import free_port
 

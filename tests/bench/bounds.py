@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from bench.processes import calm, stolen_seconds
+from jobqueue.bench.machine import calm, stolen_seconds
 
 T = TypeVar("T")
 

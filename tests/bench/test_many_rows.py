@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from bench.cycles import hand_out
-from bench.replicated.filling import fill
+from jobqueue.bench.filling import fill
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.topology.connect import create_store

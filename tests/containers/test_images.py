@@ -54,7 +54,7 @@ def test_an_image_is_nobodys_and_says_what_it_is(engine: str, image: str) -> Non
     assert labels["org.opencontainers.image.version"] == __version__
     assert re.fullmatch(r"[0-9a-f]{40}", labels["org.opencontainers.image.revision"])
     # No shell between the engine and the program: signals reach it.
-    assert told["Entrypoint"][0] in ("jq-server", "jq-worker", "jq-service", "python")
+    assert told["Entrypoint"][0] in ("jq-server", "jq-worker", "jq-service", "jq-bench")
     assert told["Healthcheck"]["Test"][0] == ("NONE" if image == "bench" else "CMD")
 
 
@@ -85,6 +85,7 @@ def test_an_image_holds_no_packages_of_others(engine: str, image: str, absent: s
         *(("server", name) for name in ("jq-server", "jq-ctl")),
         *(("worker", name) for name in ("jq-worker", "jq-ctl")),
         ("taskqueue", "jq-service"),
+        ("bench", "jq-bench"),
     ],
 )
 @pytest.mark.usefixtures("images")

@@ -37,3 +37,8 @@ def worker() -> None:
 def service() -> None:
     """``jq-service``."""
     _run("service")
+
+
+def bench() -> None:
+    """``jq-bench``."""
+    _run("bench")

@@ -12,6 +12,7 @@ PACKAGES = {
     "redis": "redis",
     "kafka": "confluent_kafka",
     "jwt": "cryptography",
+    "bench": "hdrh",
 }
 
 

@@ -1,1 +1,0 @@
-"""The two designs of the task queue document under one load."""

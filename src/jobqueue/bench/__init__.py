@@ -1,0 +1,1 @@
+"""What ``jq-bench`` measures, how, and what it makes of it."""

@@ -1,0 +1,188 @@
+"""Whose time it was: the processor's use and the memory of each part, and what others used."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+GENERATOR = "generator"
+_GLANCE = 0.5
+_IDLE = 0.3  # of a core
+_TICKS = os.sysconf("SC_CLK_TCK")
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSpent:
+    """Processor seconds by part."""
+
+    elapsed: float
+    seconds: dict[str, float]
+    others: float
+    stolen: float = 0.0
+
+    @property
+    def busy_elsewhere(self) -> str:
+        """How far the figure can be trusted."""
+        return f"others used {self.others / self.elapsed:.0%} of a core"
+
+    def shares(self) -> str:
+        """Of one core each."""
+        parts = [f"{name} {spent / self.elapsed:.0%}" for name, spent in self.seconds.items()]
+        return f"CPU: {', '.join(parts)}; {self.busy_elsewhere}"
+
+    def per_job(self, jobs: int) -> str:
+        """What a job costs, which does not depend on who else is there as a rate does."""
+        costs = {name: spent / jobs * 1e6 for name, spent in self.seconds.items()}
+        parts = [f"{name} {cost:.0f}" for name, cost in costs.items() if cost >= 0.5]
+        total = sum(costs.values())
+        return f"CPU µs per job: {', '.join(parts)}, in all {total:.0f}; {self.busy_elsewhere}"
+
+
+class CpuTimes:
+    """The processors' use by each part, and by everybody else, in a stretch.
+
+    A family is a process with all that it started, those that ended included.
+    """
+
+    def __init__(
+        self,
+        processes: Mapping[str, int],
+        families: Mapping[str, int],
+        own: str = "this process",
+    ) -> None:
+        self._processes = {own: os.getpid(), **processes}
+        self._families = families
+        self._began = time.perf_counter()
+        self._stolen = stolen_seconds()
+        self._before = self._look()
+
+    def spent(self) -> CpuSpent:
+        """Since it was made."""
+        elapsed = time.perf_counter() - self._began
+        now = self._look()
+        spent = {name: now[name] - self._before[name] for name in now}
+        others = spent.pop("") - sum(spent.values())
+        return CpuSpent(elapsed, spent, max(0.0, others), stolen_seconds() - self._stolen)
+
+    def _look(self) -> dict[str, float]:
+        table = _table()
+        seconds = {
+            name: table[pid].own if pid in table else 0.0 for name, pid in self._processes.items()
+        }
+        for name, pid in self._families.items():
+            seconds[name] = sum(one.own + one.buried for one in _family(table, pid))
+        return {**seconds, "": _busy_seconds()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    pid: int
+    parent: int
+    own: float
+    buried: float  # of children that ended
+
+
+def _family(table: Mapping[int, _Spent], root: int) -> Iterator[_Spent]:
+    found = [root] if root in table else []
+    while found:
+        pid = found.pop()
+        yield table[pid]
+        found += [one.pid for one in table.values() if one.parent == pid]
+
+
+def _table() -> dict[int, _Spent]:
+    table = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (folder / "stat").read_text().rpartition(")")[2].split()
+                own, buried = (int(words[n]) + int(words[n + 1]) for n in (11, 13))
+                pid = int(folder.name)
+                table[pid] = _Spent(pid, int(words[1]), own / _TICKS, buried / _TICKS)
+    return table
+
+
+def resident_bytes(pid: int | None = None) -> int:
+    """The memory of a process, this one by default."""
+    return _status_bytes(pid or os.getpid(), "VmRSS")
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process had so far; 0 if it is gone."""
+    try:
+        return _status_bytes(pid, "VmHWM")
+    except OSError:
+        return 0
+
+
+def _status_bytes(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * _KIB
+    raise OSError(f"no {name}")
+
+
+async def calm(patience: float) -> bool:
+    """Wait until the machine is almost idle, so long at most."""
+    give_up = time.monotonic() + patience
+    while time.monotonic() < give_up:
+        before = _busy_seconds()
+        await asyncio.sleep(_GLANCE)
+        if _busy_seconds() - before < _IDLE * _GLANCE:
+            return True
+    return False
+
+
+def stolen_seconds() -> float:
+    """Processor time that this machine wanted and its host gave to others, since it started."""
+    return int(_first_line(Path("/proc/stat")).split()[8]) / _TICKS
+
+
+def fsync_milliseconds(folder: Path, times: int = 200) -> float:
+    """Median time of a 4 KiB write made durable: what a commit costs here at least."""
+    taken = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(times):
+            began = time.perf_counter()
+            os.pwrite(file.fileno(), b"\0" * 4096, 0)
+            os.fdatasync(file.fileno())
+            taken.append(time.perf_counter() - began)
+    return median(taken) * 1e3
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """This machine, for a reader and for the question whether two runs had the same one."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "fdatasync_ms": round(fsync_milliseconds(folder), 3),
+    }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _busy_seconds() -> float:
+    user, nice, system, _, _, *interrupts = map(int, _first_line(Path("/proc/stat")).split()[1:8])
+    return (user + nice + system + sum(interrupts)) / _TICKS
+
+
+def _first_line(path: Path) -> str:
+    return path.read_text().partition("\n")[0]

@@ -1,0 +1,277 @@
+"""A profile: which cells are measured, how long, how often, and what disturbs a run.
+
+A profile is a YAML file. A factor that is a list stands for each of its values; an entry of
+``cells`` with several lists stands for their product. ``base`` holds for every cell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+
+from jobqueue.bench.cell import Cell, Method, Place, Pressure
+from jobqueue.core.errors import InvalidArgument, NotFound
+from jobqueue.topology.layouts import LAYOUTS
+
+_SUFFIX = ".yml"
+_MOST_RUNS = 10_000
+
+# Of these topologies taskqueue.v1 is the API, which has no batches.
+TASKQUEUE = frozenset({"microservices", "nodes"})
+_SHAPES = {"nodes": {"servers": 6, "workers": 6}}  # those that are not one of each
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Some = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+
+
+class Topology(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A topology and its shape: the only factors in which compared cells may differ."""
+
+    topology: str
+    servers: Some = 1
+    workers: Some = 1
+
+
+class Factors(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The values of one cell, checked."""
+
+    slots: Some = 6
+    callers: Some = 8
+    rate: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | None = None
+    work_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 0
+    payload_bytes: Annotated[int, msgspec.Meta(ge=0, le=256 * 1024)] = 0
+    mix: dict[Method, Count] = msgspec.field(default_factory=lambda: {Method.SUBMIT: 1})
+    key_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    key_skew: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
+    batch: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
+    rows: Annotated[int, msgspec.Meta(ge=0, le=100_000_000)] = 0
+    pressure: Pressure = Pressure.NONE
+
+
+_FACTORS = frozenset(one.name for one in msgspec.structs.fields(Factors))
+
+
+class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What is measured, and how."""
+
+    name: str = ""
+    about: str
+    topologies: list[Any]
+    base: dict[str, Any] = msgspec.field(default_factory=dict)
+    cells: list[dict[str, Any]] = msgspec.field(default_factory=lambda: [{}])
+    warm_up: Seconds = 1.0
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 5.0
+    job_seconds: Seconds = 2.0  # callers that wait for each job's end; 0: none
+    listings: Count = 20  # calls of list, one after another
+    drain: Seconds = 10.0  # how long the jobs of a run are waited for
+    repetitions: Some = 3
+    seed: int = 1
+    calm: Seconds = 10.0  # how long an idle machine is waited for
+    others: Annotated[float, msgspec.Meta(ge=0)] = 0.25  # cores: more disturbs a run
+    repeats: Count = 10  # disturbed runs that are made again
+
+    def shapes(self) -> list[Topology]:
+        """The topologies."""
+        return [_topology(self.name, one) for one in self.topologies]
+
+    def loads(self) -> list[dict[str, Any]]:
+        """What is asked of every topology, each once."""
+        found = []
+        for entry in self.cells:
+            for factors in _product({**self.base, **entry}):
+                one = _factors(self.name, factors)
+                if one not in found:
+                    found.append(one)
+        return [msgspec.structs.asdict(one) for one in found]
+
+    def cells_of(self, shape: Topology, place: Place) -> list[Cell]:
+        """The cells of one topology."""
+        return [
+            Cell(
+                topology=shape.topology,
+                place=place,
+                servers=shape.servers,
+                workers=shape.workers,
+                **load,
+            )
+            for load in self.loads()
+        ]
+
+    def check(self) -> None:
+        """Refuse what cannot be run, or not fairly."""
+        shapes, loads = self.shapes(), self.loads()
+        for shape, load in itertools.product(shapes, loads):
+            _check(self.name, shape, load)
+        runs = len(shapes) * len(loads) * self.repetitions
+        if not runs:
+            raise _wrong(self.name, "it has no cells")
+        if runs > _MOST_RUNS:
+            raise _wrong(self.name, f"{runs:,} runs; {_MOST_RUNS:,} are allowed")
+
+    def seed_of(self, cell: Cell, repetition: int) -> int:
+        """The same for every topology: all get the same requests in the same order."""
+        text = json.dumps([self.seed, repetition, cell.load], sort_keys=True)
+        return zlib.crc32(text.encode())
+
+    def with_(self, settings: Mapping[str, Any], topologies: Sequence[str] = ()) -> Profile:
+        """With other values: of the profile, or of a factor in every cell."""
+        own = {one.name for one in msgspec.structs.fields(self)} - {"name", "cells", "base"}
+        changed: dict[str, Any] = msgspec.structs.asdict(self)
+        for name, value in settings.items():
+            if name in own:
+                changed[name] = value
+            elif name in _FACTORS:
+                changed["base"] = {**changed["base"], name: value}
+                changed["cells"] = [
+                    {key: kept for key, kept in entry.items() if key != name}
+                    for entry in changed["cells"]
+                ]
+            else:
+                allowed = ", ".join(sorted(own | _FACTORS))
+                raise InvalidArgument("--set", f"unknown factor {name!r}; one of: {allowed}")
+        made = _convert(self.name, changed)
+        if not topologies:
+            return made
+        return _convert(self.name, {**changed, "topologies": _chosen(made, topologies)})
+
+    def as_json(self) -> dict[str, Any]:
+        """For environment.json: with it the run can be made again."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
+
+
+def shipped() -> list[str]:
+    """The names of the profiles of the package."""
+    found = resources.files("jobqueue.bench").joinpath("profiles").iterdir()
+    return sorted(one.name.removesuffix(_SUFFIX) for one in found if one.name.endswith(_SUFFIX))
+
+
+def load(name: str) -> Profile:
+    """A shipped profile by its name, or any by the path of its file."""
+    if name in shipped():
+        text = resources.files("jobqueue.bench").joinpath("profiles", name + _SUFFIX).read_text()
+    elif name.endswith((_SUFFIX, ".yaml")):
+        try:
+            text = Path(name).read_text()
+        except OSError as error:
+            raise NotFound(f"PROFILE: cannot read {name}: {error.strerror}") from error
+        name = Path(name).stem
+    else:
+        raise InvalidArgument(
+            "PROFILE", f"{name!r} is unknown; one of: {', '.join(shipped())}, or a {_SUFFIX} file"
+        )
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise _wrong(name, f"no YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise _wrong(name, "expected names and values")
+    return _convert(name, {**document, "name": name})
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """``NAME=VALUE`` as ``--set`` takes it: YAML, or several values with commas between."""
+    name, sep, value = text.partition("=")
+    if not sep or not name:
+        raise InvalidArgument("--set", f"{text!r} is not NAME=VALUE")
+    try:
+        bare = "," in value and not value.lstrip().startswith(("[", "{"))
+        return name.strip(), yaml.safe_load(f"[{value}]" if bare else value)
+    except yaml.YAMLError:
+        raise InvalidArgument("--set", f"{text!r}: the value is no YAML") from None
+
+
+def _convert(name: str, document: Mapping[str, Any]) -> Profile:
+    try:
+        profile = msgspec.convert(document, Profile)
+    except msgspec.ValidationError as error:
+        raise _wrong(name, str(error)) from None
+    profile.check()
+    return profile
+
+
+def _topology(profile: str, given: Any) -> Topology:
+    entry = {"topology": given} if isinstance(given, str) else given
+    if isinstance(entry, Mapping):
+        entry = {**_SHAPES.get(str(entry.get("topology")), {}), **entry}
+    try:
+        made = msgspec.convert(entry, Topology)
+    except msgspec.ValidationError as error:
+        if isinstance(entry, Mapping) and any(name in _FACTORS for name in entry):
+            raise _wrong(
+                profile,
+                "topologies: what is compared may differ in servers and workers only, and is asked"
+                f" the same: {', '.join(sorted(_FACTORS & set(entry)))} belongs into cells",
+            ) from None
+        raise _wrong(profile, f"topologies: {error}") from None
+    if made.topology not in LAYOUTS:
+        raise _wrong(
+            profile, f"topologies: {made.topology!r} is unknown; one of: {', '.join(LAYOUTS)}"
+        )
+    return made
+
+
+def _factors(profile: str, given: Mapping[str, Any]) -> Factors:
+    try:
+        return msgspec.convert(given, Factors)
+    except msgspec.ValidationError as error:
+        raise _wrong(profile, f"cells: {error}") from None
+
+
+def _product(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    lists = [value if isinstance(value, list) else [value] for value in entry.values()]
+    for values in itertools.product(*lists):
+        yield dict(zip(entry, values, strict=True))
+
+
+def _check(profile: str, shape: Topology, load: Mapping[str, Any]) -> None:
+    if not load["mix"].get(Method.SUBMIT):
+        raise _wrong(profile, "mix: some submits are needed: the other calls are about their jobs")
+    if load["batch"] > 1 and load["key_ratio"]:
+        raise _wrong(profile, "batch: one key stands for one job; key_ratio must be 0")
+    if load["batch"] > 1 and shape.topology in TASKQUEUE:
+        raise _wrong(profile, f"batch: {shape.topology} takes one job in a submit")
+    for factor in ("rows", "pressure"):
+        if load[factor] not in (0, Pressure.NONE) and shape.topology != "replicated":
+            raise _wrong(
+                profile, f"{factor}: is for PostgreSQL, so for the replicated topology only"
+            )
+    if load["slots"] % shape.workers:
+        raise _wrong(
+            profile,
+            f"slots: {load['slots']} cannot be shared out equally to {shape.workers} workers"
+            f" ({shape.topology}), so the comparison would not be fair",
+        )
+    one_of_each = shape.topology in ("embedded", "microservices")
+    if one_of_each and (shape.servers, shape.workers) != (1, 1):
+        raise _wrong(profile, f"topologies: {shape.topology} has one server and one worker")
+    if shape.topology == "nodes" and shape.servers != shape.workers:
+        raise _wrong(profile, "topologies: a node is a server and a worker: as many of each")
+
+
+def _chosen(profile: Profile, names: Sequence[str]) -> list[Any]:
+    known = dict(zip([one.topology for one in profile.shapes()], profile.topologies, strict=True))
+    for name in names:
+        if name not in LAYOUTS:
+            raise InvalidArgument(
+                "--topology", f"{name!r} is unknown; one of: {', '.join(LAYOUTS)}"
+            )
+    found = [
+        given
+        for given, shape in zip(profile.topologies, profile.shapes(), strict=True)
+        if shape.topology in names
+    ]
+    return found + [name for name in names if name not in known]
+
+
+def _wrong(name: str, message: str) -> InvalidArgument:
+    return InvalidArgument(f"profile {name}", message)

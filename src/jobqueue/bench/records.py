@@ -1,0 +1,136 @@
+"""What a run of one cell brought: the raw material of every report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hdrh.histogram import HdrHistogram
+
+from jobqueue.bench.cell import PRIMARY, Cell
+
+TO_DONE = "submit→done"
+FILE = "records.jsonl"
+
+_SHORTEST = 1  # µs
+_LONGEST = 600 * 1_000_000  # µs
+_DIGITS = 3
+
+
+def histogram(encoded: str | None = None) -> HdrHistogram:
+    """Of times in µs, in a bounded memory; an empty one, or one that was encoded."""
+    made = HdrHistogram(_SHORTEST, _LONGEST, _DIGITS)
+    if encoded:
+        made.decode_and_add(encoded)
+    return made
+
+
+@dataclass(slots=True)
+class Counts:
+    """Every request of the counted stretch, once.
+
+    A soft outcome is an answer that the API documents for a healthy system: a result that is not
+    there yet, a job that had ended before its cancel, a queue that is full.
+    """
+
+    ok: int = 0
+    soft: dict[str, int] = field(default_factory=dict)  # by code
+    errors: dict[str, int] = field(default_factory=dict)  # by code
+    unfinished: int = 0
+
+    @property
+    def total(self) -> int:
+        """All that were begun."""
+        return self.ok + sum(self.soft.values()) + sum(self.errors.values()) + self.unfinished
+
+
+@dataclass(slots=True)
+class Jobs:
+    """What became of the jobs whose submit was counted: submitted = ended + open."""
+
+    submitted: int = 0
+    done: int = 0
+    failed: int = 0
+    canceled: int = 0
+    open: int = 0  # when the run gave up waiting
+    a_second: float = 0.0  # done, from the stretch's begin to the end of the last one
+
+    @property
+    def ended(self) -> int:
+        """In whatever way."""
+        return self.done + self.failed + self.canceled
+
+
+@dataclass(slots=True)
+class Machine:
+    """Whose time it was."""
+
+    seconds: float = 0.0
+    cpu: dict[str, float] = field(default_factory=dict)  # seconds of processor by part
+    peak_bytes: dict[str, int] = field(default_factory=dict)  # memory by part
+    others: float = 0.0  # cores that somebody else used
+    stolen: float = 0.0  # cores that the host gave to others
+    generator: float = 0.0  # of a core: near 1, the figure is the generator's own limit
+    late_ms: float = 0.0  # open loop: how late requests began, 99th percentile
+    disturbed: bool = False  # others had more than the profile allows
+    database: dict[str, float] = field(default_factory=dict)  # WAL bytes a job, dead rows, waits
+
+
+@dataclass(slots=True)
+class Record:
+    """One run of one cell."""
+
+    profile: str
+    cell: Cell
+    repetition: int
+    order: int  # in which the cells of the profile were run
+    seed: int
+    began: str  # ISO 8601, UTC
+    warm_up: float
+    seconds: float  # of the counted stretch
+    counts: dict[str, Counts] = field(default_factory=dict)  # by method and TO_DONE
+    latencies: dict[str, str] = field(default_factory=dict)  # by method and TO_DONE: histograms
+    jobs: Jobs = field(default_factory=Jobs)
+    machine: Machine = field(default_factory=Machine)
+    notes: list[str] = field(default_factory=list)  # for a reader: what was odd
+
+    @property
+    def requests_a_second(self) -> float:
+        """Answered ones, of the primary methods: listings and whole jobs are measured apart."""
+        found = [self.counts[one] for one in PRIMARY if one in self.counts]
+        answered = sum(one.total - one.unfinished for one in found)
+        return answered / self.seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """One line of the file."""
+        return {**asdict(self), "cell": self.cell.as_json()}
+
+    @classmethod
+    def from_json(cls, parts: Mapping[str, Any]) -> Record:
+        """As the file has it."""
+        return cls(
+            **{
+                **parts,
+                "cell": Cell.from_json(parts["cell"]),
+                "counts": {name: Counts(**one) for name, one in parts["counts"].items()},
+                "jobs": Jobs(**parts["jobs"]),
+                "machine": Machine(**parts["machine"]),
+            }
+        )
+
+
+def append(folder: Path, record: Record) -> None:
+    """Keep a record: a run that is cut short leaves those before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / FILE).open("a") as file:
+        file.write(json.dumps(record.as_json(), ensure_ascii=False) + "\n")
+
+
+def read(folders: Iterable[Path]) -> Iterator[Record]:
+    """All that are kept in these folders."""
+    for folder in folders:
+        for line in (folder / FILE).read_text().splitlines():
+            yield Record.from_json(json.loads(line))

@@ -1,0 +1,278 @@
+"""The runs of a profile: their order, their repetitions, and whether each can be trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+from jobqueue._version import __version__
+from jobqueue.bench import database, fairness, machine, records
+from jobqueue.bench.cell import Cell, Place, Pressure
+from jobqueue.bench.filling import fill
+from jobqueue.bench.ground import Ground, brought_up, running_at
+from jobqueue.bench.limit import generator_limit
+from jobqueue.bench.load import Load
+from jobqueue.bench.profile import Profile, Topology
+from jobqueue.bench.records import Record
+from jobqueue.core.errors import Conflict, InvalidArgument
+
+ENVIRONMENT = "environment.json"
+_PACKAGES = ("grpcio", "protobuf", "uvloop", "asyncpg", "redis", "confluent-kafka", "hdrhistogram")
+_NEAR = 0.9  # of a core: the generator is the limit
+_LIMIT_SECONDS = 2.0
+
+
+class Progress(Protocol):
+    """Who is told how far it is."""
+
+    def begin(self, runs: int) -> None:
+        """So many runs follow."""
+        ...
+
+    def doing(self, text: str) -> None:
+        """What is being done now."""
+        ...
+
+    def done(self) -> None:
+        """A run ended."""
+        ...
+
+    def more(self) -> None:
+        """A run is made again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One run of one profile, as a person asked for it."""
+
+    profile: Profile
+    out: Path
+    place: Place = Place.PROCESSES
+    at: Mapping[str, Sequence[str]] = field(default_factory=dict)  # running topologies
+    commit: str = "unknown"
+    command: str = ""
+    stamp: str = field(default_factory=lambda: f"{time.time_ns():x}")  # no other run has its keys
+
+    def check(self) -> None:
+        """Refuse what cannot be, before anything is started."""
+        if (self.out / records.FILE).exists():
+            raise Conflict(f"--out: {self.out} has the records of an earlier run; choose another")
+        names = {shape.topology for shape in self.profile.shapes()}
+        for name in self.at:
+            if name not in names:
+                raise InvalidArgument("--at", f"{name!r} is not a topology of this profile")
+        if self.at and names - set(self.at):
+            raise InvalidArgument(
+                "--at",
+                f"{', '.join(sorted(names - set(self.at)))}: say where it runs, too:"
+                " what runs elsewhere and what is started here are not compared",
+            )
+        if self.place is Place.CONTAINERS and not self.at:
+            raise InvalidArgument(
+                "--place", "containers are started elsewhere: say where with --at"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    cell: Cell
+    repetition: int
+    attempt: int = 1
+
+
+async def run(wish: Wish, progress: Progress) -> list[Record]:
+    """Measure all, writing each record when it is made."""
+    wish.check()
+    profile = wish.profile
+    shapes = profile.shapes()
+    progress.begin(len(shapes) * len(profile.loads()) * profile.repetitions)
+    progress.doing("the generator's own limit")
+    wish.out.mkdir(parents=True, exist_ok=True)
+    environment = _environment(wish)
+    environment["generator_limit"] = await generator_limit(min(_LIMIT_SECONDS, profile.seconds))
+    _write(wish.out, environment)
+    made: list[Record] = []
+    draw = random.Random(profile.seed)
+    repeats = _Repeats(profile.repeats)
+    for repetition in range(1, profile.repetitions + 1):
+        for shape in draw.sample(shapes, len(shapes)):
+            cells = profile.cells_of(shape, wish.place)
+            block = [_Run(cell, repetition) for cell in draw.sample(cells, len(cells))]
+            async for record in _block(wish, shape, block, repeats, progress):
+                record.order = len(made) + 1
+                records.append(wish.out, record)
+                made.append(record)
+    fairness.check_records(made)
+    return made
+
+
+class _Repeats:
+    """How many disturbed runs may still be made again."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def one_more(self) -> bool:
+        self._left -= 1
+        return self._left >= 0
+
+
+async def _block(
+    wish: Wish, shape: Topology, block: list[_Run], repeats: _Repeats, progress: Progress
+) -> Any:
+    """Runs of one topology, which is up for them alone."""
+    profile = wish.profile
+    name = shape.topology
+    progress.doing(f"{name}: waiting for an idle machine")
+    await machine.calm(profile.calm)
+    progress.doing(f"{name}: starting")
+    for slots in sorted({run.cell.slots for run in block}):
+        waiting = [run for run in block if run.cell.slots == slots]
+        first = waiting[0].cell
+        if wish.at:
+            context = running_at(first, wish.at[name])
+        else:
+            context = brought_up(first)
+        async with context as ground, database.connected(ground.database) as connection:
+            if connection is None and any(_needs_database(run.cell) for run in waiting):
+                raise InvalidArgument("--at", "rows and pressure need a database of its own")
+            progress.doing(f"{name}: counting its slots")
+            await fairness.check_slots(ground.target, slots, name)
+            # Rows only come, so that fewer of them are measured first.
+            waiting.sort(key=lambda run: run.cell.rows)
+            rows = 0
+            while waiting:
+                run = waiting.pop(0)
+                if run.cell.rows > rows:
+                    rows = run.cell.rows
+                    await fill(connection, rows, progress.doing)
+                progress.doing(f"{name}, repetition {run.repetition}: {described(run.cell)}")
+                record = await _measure(wish, run, ground, connection)
+                if record.machine.disturbed and run.attempt == 1 and repeats.one_more():
+                    again = sum(one.cell.rows <= run.cell.rows for one in waiting)
+                    waiting.insert(again, _Run(run.cell, run.repetition, run.attempt + 1))
+                    progress.more()
+                else:
+                    yield record
+                progress.done()
+
+
+def _needs_database(cell: Cell) -> bool:
+    return bool(cell.rows) or cell.pressure is not Pressure.NONE
+
+
+async def _measure(wish: Wish, run: _Run, ground: Ground, connection: Any) -> Record:
+    profile, cell = wish.profile, run.cell
+    seed = profile.seed_of(cell, run.repetition)
+    record = Record(
+        profile=profile.name,
+        cell=cell,
+        repetition=run.repetition,
+        order=0,
+        seed=seed,
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        warm_up=profile.warm_up,
+        seconds=profile.seconds,
+    )
+    # The keys are the same in every topology, so that they have the same owners.
+    tag = f"{wish.stamp}-{seed:x}-{run.attempt}"
+    async with contextlib.AsyncExitStack() as stack:
+        load = stack.enter_context(Load(ground.target, cell, profile, seed=seed, tag=tag))
+        await stack.enter_async_context(database.pressed(ground.database, cell.pressure))
+        await load.warm_up()
+        cpu = machine.CpuTimes({}, ground.pids, own=machine.GENERATOR)
+        async with database.watched(connection) as watch:
+            used, began = time.process_time(), time.perf_counter()
+            await load.requests()
+            generator = (time.process_time() - used) / (time.perf_counter() - began)
+            await load.latest_ended()
+            spent = cpu.spent()
+        await load.account()
+        if watch is not None:
+            record.machine.database = await watch.spent(load.jobs.ended)
+        await load.job_after_job()
+        await load.listings()
+        load.fill(record)
+    _put_machine(record, ground, spent, generator, profile.others)
+    ground.check()
+    return record
+
+
+def _put_machine(
+    record: Record, ground: Ground, spent: machine.CpuSpent, generator: float, allowed: float
+) -> None:
+    found = record.machine
+    found.seconds = spent.elapsed
+    found.cpu = spent.seconds
+    found.peak_bytes = {machine.GENERATOR: machine.peak_bytes(os.getpid()), **ground.peaks}
+    found.stolen = spent.stolen / spent.elapsed
+    found.generator = generator
+    if ground.pids:
+        found.others = spent.others / spent.elapsed
+        found.disturbed = found.others > allowed or found.stolen > allowed
+    else:
+        record.notes.append(
+            "the topology runs elsewhere: what its parts and others used of the processor is not"
+            " known"
+        )
+    if found.disturbed:
+        record.notes.append(
+            f"others used {found.others:.2f} cores, the host took {found.stolen:.2f};"
+            f" {allowed:g} are allowed"
+        )
+    if generator > _NEAR:
+        record.notes.append(f"the generator used {generator:.0%} of a core: it may be the limit")
+
+
+def described(cell: Cell) -> str:
+    """A cell's load in a line."""
+    mix = "/".join(f"{share} {method}" for method, share in cell.mix.items() if share)
+    how = f"{cell.callers} caller{'s'[: cell.callers > 1]}"
+    if cell.rate is not None:
+        how = f"{cell.rate:g} requests a second"
+    parts = [how, mix, f"{cell.work_ms} ms jobs"]
+    if cell.payload_bytes:
+        parts.append(f"{cell.payload_bytes} bytes of output")
+    if cell.key_ratio:
+        skew = f", skewed by {cell.key_skew:g}" if cell.key_skew else ""
+        parts.append(f"{cell.key_ratio:.0%} keys{skew}")
+    if cell.batch > 1:
+        parts.append(f"batches of {cell.batch}")
+    if cell.rows:
+        parts.append(f"{cell.rows:,} jobs there before")
+    if cell.pressure is not Pressure.NONE:
+        parts.append(str(cell.pressure))
+    return ", ".join(parts)
+
+
+def _environment(wish: Wish) -> dict[str, Any]:
+    versions = {"python": platform.python_version(), "jobqueue": __version__}
+    for package in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        "machine": machine.described(wish.out),
+        "versions": versions,
+        "commit": wish.commit,
+        "command": wish.command or " ".join(sys.argv),
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "place": str(wish.place),
+        "profile": wish.profile.as_json(),
+    }
+
+
+def _write(folder: Path, environment: Mapping[str, Any]) -> None:
+    text = json.dumps(environment, indent=2, ensure_ascii=False)
+    (folder / ENVIRONMENT).write_text(text + "\n")

@@ -1,0 +1,82 @@
+"""The topologies side by side, for a terminal: what a run brought before its report is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from statistics import median
+
+from rich.table import Table
+
+from jobqueue.bench.cell import PRIMARY, Cell, Method
+from jobqueue.bench.records import TO_DONE, Record, histogram
+from jobqueue.bench.run import described
+
+PERCENTILES = (50, 95, 99)
+_NAMES = (*PRIMARY, TO_DONE, Method.LIST)  # listings last: they are apart
+
+
+def values(record: Record) -> dict[str, tuple[float, str]]:
+    """Every measure of a run, with its unit."""
+    found = {
+        "requests": (record.requests_a_second, "/s"),
+        "jobs done": (record.jobs.a_second, "/s"),
+    }
+    for name in _NAMES:
+        if encoded := record.latencies.get(name):
+            taken = histogram(encoded)
+            if not taken.get_total_count():
+                continue
+            shown = f"{name} (apart)" if name == Method.LIST else str(name)
+            for one in PERCENTILES:
+                milliseconds = taken.get_value_at_percentile(one) / 1000
+                found[f"{shown} p{one}"] = (milliseconds, "ms")
+    if record.jobs.done and len(record.machine.cpu) > 1:
+        cost = sum(record.machine.cpu.values()) / record.jobs.done * 1e3
+        found["processor time a job"] = (cost, "ms")
+    failed = sum(sum(one.errors.values()) + one.unfinished for one in record.counts.values())
+    found["failed requests"] = (failed, "")
+    found["jobs still open"] = (record.jobs.open, "")
+    return found
+
+
+def compare(records: Sequence[Record]) -> Table:
+    """A column for each topology, a section for each load; medians over the repetitions."""
+    shapes = list(dict.fromkeys(_shape(record.cell) for record in records))
+    table = Table(title_justify="left", show_header=True)
+    table.add_column("measure")
+    for shape in shapes:
+        table.add_column(shape, justify="right")
+    loads: dict[str, list[Record]] = {}
+    for record in records:
+        loads.setdefault(json.dumps(record.cell.load, sort_keys=True), []).append(record)
+    for _, found in sorted(loads.items(), key=lambda one: (_rank(one[1][0].cell), one[0])):
+        table.add_section()
+        table.add_row(f"[bold]{described(found[0].cell)}[/bold]")
+        measures: dict[str, dict[str, list[tuple[float, str]]]] = {}
+        for record in found:
+            for name, value in values(record).items():
+                by_shape = measures.setdefault(name, {})
+                by_shape.setdefault(_shape(record.cell), []).append(value)
+        for name, by_shape in measures.items():
+            table.add_row(f"  {name}", *(_shown(by_shape.get(shape, [])) for shape in shapes))
+    return table
+
+
+def _rank(cell: Cell) -> tuple[float, ...]:
+    """Small loads first; the order in which they were run says nothing."""
+    return (cell.rate or 0.0, cell.work_ms, cell.key_ratio, cell.key_skew, cell.callers)
+
+
+def _shape(cell: Cell) -> str:
+    several = cell.topology in ("replicated", "streaming")
+    return f"{cell.topology} {cell.servers}+{cell.workers}" if several else cell.topology
+
+
+def _shown(found: list[tuple[float, str]]) -> str:
+    if not found:
+        return ""
+    value, unit = median(one for one, _ in found), found[0][1]
+    if not unit:
+        return f"{value:,.0f}"
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.2f} {unit}"

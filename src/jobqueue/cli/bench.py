@@ -1,0 +1,280 @@
+"""``jq-bench``: measures topologies, and shows what was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from jobqueue.bench.cell import Place
+from jobqueue.cli.display import note, print_json, print_table
+from jobqueue.cli.program import VersionOption, examples, run_async, run_program
+from jobqueue.cli.session import Format, OutputOption
+from jobqueue.cli.version import commit
+from jobqueue.core.errors import InvalidArgument, NotFound
+from jobqueue.topology import extras
+
+if TYPE_CHECKING:
+    from jobqueue.bench.profile import Profile
+
+PROGRAM = "jq-bench"
+_RESULTS = Path("results")
+_WIDTH = 120  # of a table in a file or a pipe
+
+app = typer.Typer(
+    name=PROGRAM,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    add_completion=False,
+    epilog=examples(
+        "jq-bench run smoke",
+        "jq-bench run parity --set callers=1,8,32 --set seconds=10",
+        "jq-bench run latency --topology embedded --out /tmp/latency",
+        "jq-bench limit",
+    ),
+)
+
+
+@app.callback()
+def bench(version: VersionOption = False) -> None:
+    """Measure topologies under the same load, and see what each costs.
+
+    A profile says what is asked of which topologies, how long and how often. Every run is kept as
+    a record in a folder.
+    """
+    if extras.missing(["bench"]):
+        raise NotFound(
+            f"{PROGRAM} needs packages that are not installed: {extras.how_to_install(['bench'])}"
+        )
+
+
+ProfileArgument = Annotated[
+    str, typer.Argument(metavar="PROFILE", help="A shipped profile, or the path of a .yml file.")
+]
+
+
+@app.command(
+    epilog=examples(
+        "jq-bench run parity",
+        "jq-bench run parity --set work_ms=0,20,100 --set repetitions=5",
+        "jq-bench run smoke --topology embedded",
+        "jq-bench run parity --place containers --at microservices=gateway:50051"
+        " --at nodes=node-0:50051,node-1:50051,node-2:50051,node-3:50051,node-4:50051,node-5:50051",
+    )
+)
+def run(
+    name: ProfileArgument,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure this topology only; may be repeated.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the records go. Default: results/PROFILE, or a new folder beside it.",
+            show_default=False,
+        ),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Another value for a factor or a setting of the profile, several with commas"
+            " between; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPOLOGY=HOST:PORT[,…]",
+            help="Measure one that runs already; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    place: Annotated[
+        Place, typer.Option(help="Where the parts of a topology given with --at run.")
+    ] = Place.PROCESSES,
+) -> None:
+    """Measure all that a profile names, and print the topologies side by side."""
+    from jobqueue.bench.run import Wish
+    from jobqueue.bench.run import run as run_all
+    from jobqueue.bench.table import compare
+
+    profile = _profile(name, topology, sets)
+    wish = Wish(
+        profile=profile,
+        out=out or _new_folder(profile.name),
+        place=place,
+        at=dict(_running(one) for one in at or ()),
+        commit=commit(),
+        command=shlex.join([PROGRAM, *sys.argv[1:]]),
+    )
+    wish.check()
+    with _terminated_like_interrupted(), _shown_progress() as progress:
+        made = run_async(run_all(wish, progress))
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH
+    console.print(compare(made))
+    disturbed = sum(record.machine.disturbed for record in made)
+    if disturbed:
+        note(f"warning: {disturbed} of {len(made)} runs were disturbed by others on this machine")
+    note(f"{len(made)} records in {wish.out}")
+
+
+@app.command()
+def profiles(output: OutputOption = None) -> None:
+    """List the shipped profiles."""
+    from jobqueue.bench.profile import load, shipped
+
+    found = [load(name) for name in shipped()]
+    if output is Format.JSON:
+        print_json([one.as_json() for one in found])
+        return
+    rows = [
+        [
+            one.name,
+            ", ".join(dict.fromkeys(shape.topology for shape in one.shapes())),
+            f"{len(one.shapes()) * len(one.loads()) * one.repetitions}",
+            f"{one.seconds:g}",
+            one.about,
+        ]
+        for one in found
+    ]
+    print_table(["PROFILE", "TOPOLOGIES", "RUNS", "SECONDS EACH", "ABOUT"], rows, "no profiles")
+
+
+@app.command()
+def limit(
+    seconds: Annotated[float, typer.Option(help="How long each is measured.", min=0.1)] = 3.0,
+) -> None:
+    """Measure the generator itself, on a target that answers at once."""
+    from jobqueue.bench.limit import generator_limit
+
+    print_json(run_async(generator_limit(seconds)))
+
+
+def _profile(name: str, topologies: Sequence[str] | None, sets: Sequence[str] | None) -> Profile:
+    from jobqueue.bench.profile import load, setting
+
+    return load(name).with_(dict(map(setting, sets or ())), topologies or ())
+
+
+def _running(text: str) -> tuple[str, list[str]]:
+    name, sep, addresses = text.partition("=")
+    found = [one.strip() for one in addresses.split(",")]
+    if not sep or not all(":" in one for one in found):
+        raise InvalidArgument("--at", f"{text!r} is not TOPOLOGY=HOST:PORT, or several addresses")
+    return name, found
+
+
+def _new_folder(profile: str) -> Path:
+    """``results/PROFILE``, or one beside it when a run is kept there."""
+    number, folder = 1, _RESULTS / profile
+    while folder.exists() and any(folder.iterdir()):
+        number += 1
+        folder = _RESULTS / f"{profile}-{number}"
+    return folder
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """What was started is stopped in order, whichever signal comes."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Lines:
+    """Progress where nobody looks at a bar: a line for each run."""
+
+    def __init__(self) -> None:
+        self._runs = self._ended = 0
+        self._began = time.monotonic()
+
+    def begin(self, runs: int) -> None:
+        self._runs = runs
+
+    def doing(self, text: str) -> None:
+        left = ""
+        if self._ended:
+            each = (time.monotonic() - self._began) / self._ended
+            left = f", {each * (self._runs - self._ended) / 60:.1f} min left"
+        note(f"{self._ended}/{self._runs} runs{left}: {text}")
+
+    def done(self) -> None:
+        self._ended += 1
+
+    def more(self) -> None:
+        self._runs += 1
+
+
+class _Bar:
+    """A bar with the time that is left."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self._task = shown.add_task("")
+        self._runs = 0
+
+    def begin(self, runs: int) -> None:
+        self._runs = runs
+        self._shown.update(self._task, total=runs)
+
+    def doing(self, text: str) -> None:
+        self._shown.update(self._task, description=text)
+
+    def done(self) -> None:
+        self._shown.advance(self._task)
+
+    def more(self) -> None:
+        self._runs += 1
+        self._shown.update(self._task, total=self._runs)
+
+
+@contextlib.contextmanager
+def _shown_progress() -> Iterator[_Lines | _Bar]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as shown:
+        yield _Bar(shown)
+
+
+def main() -> None:
+    """The entry point."""
+    sys.exit(run_program(app, PROGRAM))
+
+
+if __name__ == "__main__":
+    main()
