@@ -20,7 +20,6 @@ from jobqueue.bench.measures import COST, JOBS, REQUESTS, Measure, latency
 from jobqueue.bench.records import TO_DONE, Record
 from jobqueue.core.errors import InvalidArgument
 
-PAIRS = 16  # by default
 FALSE_ALARMS = 0.05  # at most this share of comparisons of equal builds ends with a loss
 POWER = 0.9  # a loss as large as the stated one is found in this share of comparisons
 TOLERATED = 0.02  # a loss below that is none: equal sources in other folders differ by so much
