@@ -315,7 +315,7 @@ def test_names_cannot_become_markup(tmp_path):
     made = runs(callers=(8,), repetitions=2, builds={"<b>|x": NODES, "y": SERVICES})
     made[0].notes.append("<script>alert(1)</script>")
     study = read([synthetic.write(tmp_path / "results", made)])
-    shown = page(document(study, dict.fromkeys(SECTIONS, [])))
+    shown = page(document(study, {name: [] for name in SECTIONS}))
     assert "<b>" not in shown
     assert "<script>" not in shown
 
