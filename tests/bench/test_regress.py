@@ -119,10 +119,12 @@ def test_a_noisy_machine_says_how_many_pairs_it_needs():
 
 
 def test_one_burst_neither_raises_an_alarm_nor_hides_a_loss():
-    base, new = synthetic.pairs(CELLS, NODES, NODES.slowed(0.5), PAIRS, Random(8), NOISY)
-    base[0].machine.cpu = {part: spent * 20 for part, spent in base[0].machine.cpu.items()}
-    assert compare(base, new).worse
-    assert not compare(new, new).worse
+    dearer = replace(NODES, cpu_us=NODES.cpu_us * 1.25)
+    for new, expected in ((NODES, False), (dearer, True)):
+        runs = synthetic.pairs(ONE, NODES, new, PAIRS, Random(8), NOISY)
+        hit = runs[0][0] if expected else runs[1][0]  # the side where it would mislead
+        hit.machine.cpu = {part: spent * 50 for part, spent in hit.machine.cpu.items()}
+        assert compare(*runs).worse is expected
 
 
 def test_errors_are_a_loss_however_fast_they_are():

@@ -290,6 +290,20 @@ def test_folders_are_laid_over_each_other(tmp_path):
     assert leaders == {"before"}
 
 
+def test_folders_are_told_apart_by_what_differs_in_their_paths(tmp_path):
+    made = runs(callers=(8,), repetitions=1)
+
+    def labels(*names: str) -> list[str]:
+        folders = [synthetic.write(tmp_path / name, made) for name in names]
+        return [one.label for one in read(folders).folders]
+
+    assert labels("one", "two") == ["one", "two"]
+    assert labels("x/parity", "y/parity") == ["x", "y"]
+    assert labels("r/a", "r/a/b/a", "r/a/c") == ["a", "a/b/a", "a/c"]
+    with pytest.raises(InvalidArgument, match="named twice"):
+        labels("one", "one")
+
+
 def test_folders_of_different_machines_are_shown_and_not_compared(tmp_path):
     other = {**ENVIRONMENT, "machine": {**MACHINE, "cores": 64}}
     here = synthetic.write(tmp_path / "here", runs(), ENVIRONMENT)

@@ -185,7 +185,7 @@ class _Plotter:
         every = {what: [latency(what, one) for one in PERCENTILES] for what in TIMED}
         lines, dots = self._split([one for some in every.values() for one in some])
         plots = [
-            self._times(f"percentiles-{n}", f"load: {load}", every, [(load, axis)], axis)
+            self._times(f"percentiles-{n}", f"load “{load}”", every, [(load, axis)], axis)
             for n, (load, axis) in enumerate(lines, 1)
         ]
         if dots:
@@ -221,6 +221,8 @@ class _Plotter:
                     panel.set_xlabel("ms" if last else "")
                     if column:
                         panel.set_yticklabels([])
+                if not any(one.figure(measure) for one in points):
+                    panel.text(0.5, 0.5, "too few values", transform=panel.transAxes, ha="center")
             self._legend(figure)
             return Plot(name, f"Times, {title}: less is better.", _svg(figure, name))
 

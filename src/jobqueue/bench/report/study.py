@@ -214,7 +214,7 @@ def _environment(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InvalidArgument(str(path), f"is not JSON: {error}") from None
     if not isinstance(found, dict):
@@ -234,10 +234,8 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     shown = [parts[-1] for parts in split]
     if len(set(shown)) == len(shown):
         return shown
-    common = min(
-        next(n for n, part in enumerate(parts) if any(o[n : n + 1] != (part,) for o in split))
-        for parts in split
-    )
+    shortest = min(map(len, split)) - 1  # a folder may be inside of another
+    common = next((n for n in range(shortest) if len({parts[n] for parts in split}) > 1), shortest)
     return ["/".join(parts[common:]) for parts in split]
 
 

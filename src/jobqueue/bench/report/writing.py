@@ -24,8 +24,8 @@ def write(folders: Sequence[Path], into: Path) -> Path:
     made = document(study, plots)
     into.mkdir(parents=True, exist_ok=True)
     _write_summary(into / SUMMARY, study)
-    (into / PAGE).write_text(page(made))
-    (into / MARKDOWN).write_text(markdown(made))
+    (into / PAGE).write_text(page(made), encoding="utf-8")
+    (into / MARKDOWN).write_text(markdown(made), encoding="utf-8")
     _write_plots(into / PLOTS, [one for some in plots.values() for one in some])
     return into / PAGE
 
@@ -35,12 +35,12 @@ def _write_plots(folder: Path, plots: Sequence[Plot]) -> None:
     for old in folder.glob("*.svg"):
         old.unlink()
     for one in plots:
-        (folder / f"{one.name}.svg").write_text(one.svg + "\n")
+        (folder / f"{one.name}.svg").write_text(one.svg + "\n", encoding="utf-8")
 
 
 def _write_summary(path: Path, study: Study) -> None:
     """A row for each figure: the cell, the measure, the mean and its interval."""
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
         factors = list(study.points[0].runs[0].cell.as_json())
         rows.writerow(["folder", *factors, "warm_up", "seconds", "measure", "unit", "mean",
