@@ -290,6 +290,17 @@ def test_folders_are_laid_over_each_other(tmp_path):
     assert leaders == {"before"}
 
 
+def test_processes_and_containers_are_compared_design_by_design(tmp_path):
+    folders = [
+        synthetic.write(tmp_path / place, runs(callers=(8,), place=place), ENVIRONMENT)
+        for place in Place
+    ]
+    study = read(folders)
+    assert {one.where for one in study.subjects} == {"processes", "containers"}
+    found = {one.title: one for one in reading.contests(study)}
+    assert set(found["nodes"].names.values()) == {"processes", "containers"}
+
+
 def test_folders_are_told_apart_by_what_differs_in_their_paths(tmp_path):
     made = runs(callers=(8,), repetitions=1)
 

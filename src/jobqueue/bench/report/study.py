@@ -251,6 +251,7 @@ def _ordered(folders: list[Folder]) -> Study:
     told = [name for name in varied if name not in ("topology", "place", "servers", "workers")]
     points: dict[tuple[Spot, Subject], Point] = {}
     for folder in folders:
+        places = {run.cell.place for run in folder.records}
         for run in folder.records:
             factors = _factors(run)
             axis = axes[run.cell.rate is None]
@@ -258,7 +259,7 @@ def _ordered(folders: list[Folder]) -> Study:
                     if name != axis and factors[name] != usual[name]]  # fmt: skip
             size = [_words(name, factors[name]) for name in sizes if name != axis]
             where = [folder.label] * (len(folders) > 1)
-            where += [str(run.cell.place)] * ("place" in varied)
+            where += [str(run.cell.place)] * (len(places) > 1)
             subject = Subject(", ".join([run.cell.topology, *size]), ", ".join(where))
             spot = Spot(", ".join(load) or BASE, axis, float(factors[axis]))
             point = points.setdefault((spot, subject), Point(subject, spot))
