@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -63,6 +64,11 @@ class Cell:
         for name in ("topology", "place", "servers", "workers"):
             del parts[name]
         return parts
+
+    @property
+    def key(self) -> str:
+        """Equal for equal cells."""
+        return json.dumps(self.as_json(), sort_keys=True)
 
     def as_json(self) -> dict[str, Any]:
         """For a record."""

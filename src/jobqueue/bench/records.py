@@ -11,6 +11,7 @@ from typing import Any
 from hdrh.histogram import HdrHistogram
 
 from jobqueue.bench.cell import PRIMARY, Cell
+from jobqueue.core.errors import InvalidArgument, NotFound
 
 TO_DONE = "submit→done"
 FILE = "records.jsonl"
@@ -130,7 +131,17 @@ def append(folder: Path, record: Record) -> None:
 
 
 def read(folders: Iterable[Path]) -> Iterator[Record]:
-    """All that are kept in these folders."""
+    """All that are kept in these folders; a last line that was cut short is passed over."""
     for folder in folders:
-        for line in (folder / FILE).read_text().splitlines():
-            yield Record.from_json(json.loads(line))
+        if not (folder / FILE).is_file():
+            raise NotFound(f"{folder} has no {FILE}: name a folder that jq-bench wrote")
+        lines = (folder / FILE).read_text().splitlines(keepends=True)
+        for number, line in enumerate(lines, 1):
+            try:
+                yield Record.from_json(json.loads(line))
+            except (ValueError, TypeError, KeyError) as error:
+                if not line.endswith("\n"):
+                    return
+                raise InvalidArgument(
+                    str(folder / FILE), f"line {number} is not a record: {error!r}"
+                ) from None

@@ -1,0 +1,90 @@
+"""Two builds run in turn on one machine: the pairs that ``regress`` compares."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobqueue.bench import records
+from jobqueue.core.errors import Conflict, InvalidArgument, Unavailable
+
+BASE, NEW = "base", "new"  # folders
+_PROGRAM = "jobqueue.cli.bench"
+_ENVIRONMENT = "environment.json"
+_LAST_LINES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One version of this package, and how its ``jq-bench`` is started."""
+
+    python: str
+    source: Path | None = None
+
+    def command(self, profile: str, out: Path, seed: int) -> list[str]:
+        """Run each cell of a profile once."""
+        once = ["--set", "repetitions=1", "--set", f"seed={seed}"]
+        return [self.python, "-m", _PROGRAM, "run", profile, "--out", str(out), *once]
+
+    def environment(self) -> dict[str, str]:
+        """Those of this program; a source comes before what is installed."""
+        if self.source is None:
+            return dict(os.environ)
+        return {**os.environ, "PYTHONPATH": str(self.source)}
+
+
+def build(field: str, path: Path) -> Build:
+    """A checkout, a virtual environment or a Python. InvalidArgument: it is none of them."""
+    if (path / "src" / "jobqueue").is_dir():
+        own = path / ".venv" / "bin" / "python"
+        chosen = str(own.absolute()) if own.exists() else sys.executable
+        return Build(chosen, (path / "src").resolve())
+    # A virtual environment is known by the path of its Python: links are not followed.
+    for python in (path / "bin" / "python", path):
+        if python.is_file() and os.access(python, os.X_OK):
+            return Build(str(python.absolute()))
+    raise InvalidArgument(
+        field,
+        f"{path} is no checkout (with src/jobqueue), no virtual environment (with bin/python)"
+        " and no Python",
+    )
+
+
+def run(
+    base: Build, new: Build, profile: str, count: int, into: Path, ended: Callable[[], None]
+) -> None:
+    """Make ``count`` pairs; who begins changes from pair to pair. ``ended``: after each run.
+
+    A run that fails ends it all: pairs without a partner say nothing.
+    """
+    for side in (BASE, NEW):
+        if (into / side / records.FILE).exists():
+            raise Conflict(f"--into: {into / side} has the records of an earlier run")
+    into.mkdir(parents=True, exist_ok=True)
+    for repetition in range(1, count + 1):
+        sides = [(BASE, base), (NEW, new)]
+        for side, chosen in sides if repetition % 2 else reversed(sides):
+            with tempfile.TemporaryDirectory(dir=into) as folder:
+                out = Path(folder) / "run"
+                _run_once(chosen, side, chosen.command(profile, out, repetition))
+                for record in records.read([out]):
+                    record.repetition = repetition
+                    records.append(into / side, record)
+                if (out / _ENVIRONMENT).exists() and not (into / side / _ENVIRONMENT).exists():
+                    shutil.copy(out / _ENVIRONMENT, into / side)
+            ended()
+
+
+def _run_once(chosen: Build, side: str, command: list[str]) -> None:
+    made = subprocess.run(
+        command, env=chosen.environment(), capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        last = "\n".join(made.stderr.splitlines()[-_LAST_LINES:])
+        raise Unavailable(f"{side}: jq-bench ended with status {made.returncode}\n{last}")

@@ -1,0 +1,354 @@
+"""The reading: sentences that follow from the figures by rule, and none that do not.
+
+A subject leads at a spot when its interval does not overlap the next one's. Nothing is concluded
+from a single repetition, from disturbed runs, or where the generator may have held the slower one
+back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from jobqueue.bench.cell import PRIMARY, Method
+from jobqueue.bench.intervals import CONFIDENCE, Interval
+from jobqueue.bench.measures import (
+    COST,
+    JOBS,
+    MEMORY,
+    NEAR_LIMIT,
+    PERCENTILES,
+    REQUESTS,
+    Measure,
+    latency,
+)
+from jobqueue.bench.records import TO_DONE
+from jobqueue.bench.report.study import LATE, Point, Spot, Study, Subject
+
+# What the reading is about; the other times are judged too, in a list of their own.
+KEY = (REQUESTS, JOBS, latency(TO_DONE, 50), latency(TO_DONE, 99), COST, MEMORY)
+BY_METHOD = tuple(latency(method, share) for method in PRIMARY for share in PERCENTILES)
+_LIMIT = "over_grpc_requests_a_second"  # of an environment
+
+
+class Why(Enum):
+    """Why nobody leads."""
+
+    OVERLAP = "intervals overlap"
+    ONCE = "one repetition only"
+    DISTURBED = "disturbed"
+    LIMIT = "the generator's limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who leads in a measure at a spot, over the next one, or why nobody does."""
+
+    spot: Spot
+    leader: Subject | None = None
+    ratio: float = 1.0
+    at_least: bool = False  # the leader was held back by the generator
+    why: Why | None = None
+
+    @property
+    def shown(self) -> str:
+        """How much, or why not."""
+        if self.leader is None:
+            return self.why.value if self.why else ""
+        return f"{'≥ ' if self.at_least else ''}{times(self.ratio)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Subjects that are compared: topologies in one place, or one topology in several."""
+
+    title: str
+    names: dict[Subject, str]
+    verdicts: dict[Measure, list[Verdict]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence with its subject in front."""
+
+    lead: str
+    text: str
+
+
+def times(ratio: float) -> str:
+    """A ratio for people: near 1 the percents matter."""
+    return f"{ratio:.2f}×" if ratio < 1.995 else f"{ratio:.1f}×"
+
+
+def number(value: float) -> str:
+    """A figure for people: three digits that mean something."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def with_interval(figure: Interval) -> str:
+    """A mean and its bounds."""
+    if figure.low is None or figure.high is None:
+        return number(figure.mean)
+    return f"{number(figure.mean)} ({number(figure.low)}–{number(figure.high)})"
+
+
+def contests(study: Study) -> list[Contest]:
+    """All that can be compared."""
+    places = list(dict.fromkeys(one.where for one in study.subjects))
+    kinds = list(dict.fromkeys(one.what for one in study.subjects))
+    found = []
+    for where in places:
+        names = {one: one.what for one in study.subjects if one.where == where}
+        found.append((f"in {where}" if where else "", names))
+    for what in kinds if study.same_machine else []:
+        names = {one: one.where for one in study.subjects if one.what == what}
+        found.append((what, names))
+    return [
+        Contest(title, names, verdicts)
+        for title, names in found
+        if len(names) > 1 and (verdicts := _verdicts(study, list(names)))
+    ]
+
+
+def _verdicts(study: Study, subjects: Sequence[Subject]) -> dict[Measure, list[Verdict]]:
+    judged: dict[Measure, list[Verdict]] = {}
+    for measure in (*KEY, *BY_METHOD):
+        for spot in study.spots:
+            there = [point for one in subjects if (point := study.at(spot, one))]
+            verdict = _judge(spot, measure, there)
+            if verdict:
+                judged.setdefault(measure, []).append(verdict)
+    return judged
+
+
+def _judge(spot: Spot, measure: Measure, points: Sequence[Point]) -> Verdict | None:
+    """None where fewer than two have a figure."""
+    figures = [(figure, point) for point in points if (figure := point.figure(measure))]
+    if len(figures) < 2:
+        return None
+    figures.sort(key=lambda one: one[0].mean, reverse=measure.more_is_better)
+    (best, leader), (second, follower) = figures[:2]
+    overlap = best.overlaps(second)
+    held_back = measure.by_generator
+    if any(point.disturbed for _, point in figures):
+        return Verdict(spot, why=Why.DISTURBED)
+    if overlap is None:
+        return Verdict(spot, why=Why.ONCE)
+    if overlap or not (best.mean and second.mean):
+        return Verdict(spot, why=Why.OVERLAP)
+    if held_back and follower.near_limit:
+        return Verdict(spot, why=Why.LIMIT)
+    ratio = max(best.mean, second.mean) / min(best.mean, second.mean)
+    return Verdict(spot, leader.subject, ratio, at_least=held_back and leader.near_limit)
+
+
+def read(study: Study, compared: Sequence[Contest]) -> list[Finding]:
+    """The whole reading."""
+    found = [_extent(study), *_machines(study), *_seeds(study)]
+    for contest in compared:
+        found += judged(contest, KEY)
+    found += _peaks(study)
+    found += [_failures(study), *_refusals(study), _open_jobs(study), *_books(study)]
+    found += [*_disturbances(study), *_limits(study), *_lateness(study)]
+    return found
+
+
+def _machines(study: Study) -> list[Finding]:
+    if study.same_machine:
+        return []
+    text = (
+        "the folders are of different machines, or do not say of which: their figures are shown"
+        " side by side and not compared."
+    )
+    return [Finding("not compared", text)]
+
+
+def _seeds(study: Study) -> list[Finding]:
+    """Equal loads are made of equal seeds, or chance differs too."""
+    seeds: dict[tuple[Spot, int], set[int]] = {}
+    for point in study.points:
+        for run in point.runs:
+            seeds.setdefault((point.spot, run.repetition), set()).add(run.seed)
+    unlike = sum(len(one) > 1 for one in seeds.values())
+    if not unlike:
+        return []
+    return [Finding("seeds", f"differ among the subjects at {unlike} repetitions of a load.")]
+
+
+def judged(contest: Contest, measures: Sequence[Measure]) -> list[Finding]:
+    """A sentence for each measure that has verdicts."""
+    found = []
+    for measure in measures:
+        if verdicts := contest.verdicts.get(measure):
+            lead = f"{measure.name} ({measure.better})"
+            lead = f"{contest.title}: {lead}" if contest.title else lead
+            found.append(Finding(lead, _sentence(contest, verdicts)))
+    return found
+
+
+def _extent(study: Study) -> Finding:
+    repetitions = {len(point.used) for point in study.points}
+    low, high = min(repetitions), max(repetitions)
+    each = f"{low}" if low == high else f"{low} to {high}"
+    text = (
+        f"{_count(len(study.runs), 'run')}, {_count(len(study.subjects), 'subject')}"
+        f" ({'; '.join(map(str, study.subjects))}), {_count(len(study.spots), 'point')} of load,"
+        f" {each} repetition{'' if high == 1 else 's'} behind each figure."
+    )
+    if high == 1:
+        return Finding("extent", f"{text} One repetition has no interval: nobody is said to lead.")
+    return Finding("extent", f"{text} Intervals are {CONFIDENCE:.0%}, by Student's t.")
+
+
+def _sentence(contest: Contest, verdicts: Sequence[Verdict]) -> str:
+    total = len(verdicts)
+    said = []
+    for subject, name in contest.names.items():
+        won = [one for one in verdicts if one.leader == subject]
+        if won:
+            said.append(f"{name} leads {_where(won, total)}, {_by(won)}")
+    said.sort(key=lambda text: "at all" not in text)
+    for why in Why:
+        count = sum(one.why is why for one in verdicts)
+        if count:
+            at = "at all points" if count == total else f"at {count} of {total}"
+            said.append(f"{at} nobody can be said to lead ({why.value})")
+    return "; ".join(said) + "."
+
+
+def _where(won: Sequence[Verdict], total: int) -> str:
+    if len(won) == total:
+        return "at the only point" if total == 1 else f"at all {total} points"
+    if len(won) <= 2:
+        return "at " + " and at ".join(str(one.spot) for one in won)
+    return f"at {len(won)} of {total} points"
+
+
+def _by(won: Sequence[Verdict]) -> str:
+    low, high = min(won, key=lambda one: one.ratio), max(won, key=lambda one: one.ratio)
+    if times(low.ratio) == times(high.ratio):
+        return f"by {high.shown}"
+    return f"by {low.shown} to {high.shown}"
+
+
+def _peaks(study: Study) -> list[Finding]:
+    """The best that each reached, whatever the load."""
+    found = []
+    for measure in (REQUESTS, JOBS):
+        said = []
+        for subject in study.subjects:
+            points = [one for one in study.points if one.subject == subject and one.calm]
+            figures = [(figure, one) for one in points if (figure := one.figure(measure))]
+            if figures:
+                best, point = max(figures, key=lambda one: one[0].mean)
+                limit = " (near the generator's limit)" if point.near_limit else ""
+                said.append(f"{subject}: {with_interval(best)} at {point.spot}{limit}")
+        if said:
+            found.append(Finding(f"most {measure.name}", "; ".join(said) + "."))
+    return found
+
+
+def _failures(study: Study) -> Finding:
+    """Errors and requests without an answer."""
+    said = []
+    for subject in study.subjects:
+        codes: dict[str, int] = {}
+        begun = 0
+        for point in study.points:
+            if point.subject == subject:
+                for one in point.counts().values():
+                    begun += one.total
+                    lost = {"unfinished": one.unfinished} if one.unfinished else {}
+                    for code, count in {**one.errors, **lost}.items():
+                        codes[code] = codes.get(code, 0) + count
+        if codes:
+            failed = sum(codes.values())
+            listed = ", ".join(f"{code} {count:,}" for code, count in sorted(codes.items()))
+            said.append(f"{subject}: {failed:,} of {begun:,} requests ({listed})")
+    if not said:
+        return Finding("failed requests", "none: no error, and every request was answered.")
+    return Finding("failed requests", "; ".join(said) + ".")
+
+
+def _refusals(study: Study) -> list[Finding]:
+    """Submits that were answered without a job: they are fast, and no work."""
+    said = []
+    for subject in study.subjects:
+        counts = [point.counts().get(Method.SUBMIT) for point in study.points
+                  if point.subject == subject]  # fmt: skip
+        soft = sum(sum(one.soft.values()) for one in counts if one)
+        total = sum(one.total for one in counts if one)
+        if soft:
+            said.append(f"{subject}: {soft:,} of {total:,}")
+    text = "; ".join(said) + " submits had a soft outcome and made no job; they count as answered."
+    return [Finding("refused submits", text)] if said else []
+
+
+def _open_jobs(study: Study) -> Finding:
+    said = []
+    for subject in study.subjects:
+        runs = [run for one in study.points if one.subject == subject for run in one.runs]
+        left, submitted = sum(r.jobs.open for r in runs), sum(r.jobs.submitted for r in runs)
+        if left:
+            said.append(f"{subject}: {left:,} of {submitted:,} jobs")
+    if not said:
+        return Finding("open jobs", "none: every job that was counted has ended.")
+    return Finding("open jobs", "; ".join(said) + " had not ended when the run gave up waiting.")
+
+
+def _books(study: Study) -> list[Finding]:
+    wrong = [run for run in study.runs if run.jobs.submitted != run.jobs.ended + run.jobs.open]
+    if not wrong:
+        return []
+    text = f"in {_count(len(wrong), 'run')} jobs submitted are not jobs ended + open."
+    return [Finding("the accounting does not close", text)]
+
+
+def _disturbances(study: Study) -> list[Finding]:
+    runs = [run for run in study.runs if run.machine.disturbed]
+    said = []
+    left_out = sum(len(one.runs) - len(one.used) for one in study.points)
+    if left_out:
+        said.append(f"{_count(left_out, 'disturbed run')} left out of the figures")
+    if len(runs) > left_out:
+        said.append(f"{_count(len(runs) - left_out, 'run')} used though disturbed, marked †")
+    return [Finding("disturbed runs", "; ".join(said) + ".")] if said else []
+
+
+def _limits(study: Study) -> list[Finding]:
+    limits = [one.environment.get("generator_limit", {}) for one in study.folders]
+    known = [one[_LIMIT] for one in limits if isinstance(one, dict) and _LIMIT in one]
+    alone = ""
+    if known:
+        alone = f" On a server that answers at once it makes {min(known):,.0f} requests a second."
+    near = [point for point in study.points if point.near_limit]
+    if not near:
+        most = math.floor(100 * max(point.generator for point in study.points))
+        text = f"used {most}% of a core at most: it did not limit these figures.{alone}"
+        return [Finding("the generator", text)]
+    text = (
+        f"used {NEAR_LIMIT:.0%} of a core or more at {len(near)} of {len(study.points)} figures,"
+        f" marked ‡: the system may do better than is shown there.{alone}"
+    )
+    return [Finding("the generator's limit", text)]
+
+
+def _lateness(study: Study) -> list[Finding]:
+    late = [point for point in study.points if point.late_ms > LATE]
+    if not late:
+        return []
+    worst = max(late, key=lambda one: one.late_ms)
+    text = (
+        f"at {len(late)} of {len(study.points)} figures 1 % of the requests began more than"
+        f" {LATE:.0f} ms late, at worst {number(worst.late_ms)} ms ({worst.subject}, {worst.spot});"
+        " their times count from the intended start."
+    )
+    return [Finding("late requests", text)]
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

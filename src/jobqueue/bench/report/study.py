@@ -1,0 +1,316 @@
+"""Records put in order: who was measured (subjects), under what (loads), at which points."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jobqueue.bench import records
+from jobqueue.bench.cell import Cell
+from jobqueue.bench.intervals import Interval, interval
+from jobqueue.bench.measures import NEAR_LIMIT, Measure
+from jobqueue.bench.records import Counts, Record
+from jobqueue.core.errors import InvalidArgument
+
+ENVIRONMENT = "environment.json"
+BASE = "base"  # the load whose factors have their most frequent values
+LATE = 10.0  # ms: open-loop requests that begin later than that are told of
+
+_MEASURED = "fdatasync_ms"  # of a machine: never twice the same
+# What lies along the plots: the first of these with more than one value.
+_AXES = {
+    "callers": "callers",
+    "rate": "arrivals a second",
+    "rows": "jobs there before",
+    "workers": "workers",
+    "servers": "servers",
+    "batch": "jobs in a submit",
+    "work_ms": "job duration, ms",
+    "payload_bytes": "payload, bytes",
+}
+_WORDS = {
+    "slots": "{} slot{s}",
+    "callers": "{} caller{s}",
+    "rate": "{} arrivals a second",
+    "work_ms": "{} ms of work",
+    "payload_bytes": "{} B of payload",
+    "mix": "mix {}",
+    "key_ratio": "{} keyed submits",
+    "key_skew": "key skew {}",
+    "batch": "{} job{s} in a submit",
+    "rows": "{} job{s} before",
+    "servers": "{} server{s}",
+    "workers": "{} worker{s}",
+    "warm_up": "{} s of warm-up",
+    "seconds": "{} s counted",
+    "topology": "{}",
+    "place": "as {}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What one folder of results holds."""
+
+    path: Path
+    label: str
+    environment: dict[str, Any]
+    records: list[Record]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subject:
+    """Whose figures these are: a topology with its size, and where (a folder, processes)."""
+
+    what: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.what}, {self.where}" if self.where else self.what
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A load, and a value along the axis."""
+
+    load: str
+    axis: str  # a factor of a cell
+    value: float
+
+    def __str__(self) -> str:
+        return self.at if self.load == BASE else f"{self.load}, {self.at}"
+
+    @property
+    def at(self) -> str:
+        """The value in words, without the load."""
+        return _words(self.axis, self.value)
+
+
+@dataclass(slots=True)
+class Point:
+    """The repetitions of one subject at one spot."""
+
+    subject: Subject
+    spot: Spot
+    runs: list[Record] = field(default_factory=list)
+
+    @property
+    def calm(self) -> list[Record]:
+        """Runs that nothing else disturbed."""
+        return [run for run in self.runs if not run.machine.disturbed]
+
+    @property
+    def used(self) -> list[Record]:
+        """Those the figures are of: the calm ones, where there are any."""
+        return self.calm or self.runs
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the figures are of disturbed runs."""
+        return not self.calm
+
+    @property
+    def generator(self) -> float:
+        """The most of a core that the generator used."""
+        return max(run.machine.generator for run in self.used)
+
+    @property
+    def near_limit(self) -> bool:
+        """Whether the generator may be what limited the figures."""
+        return self.generator >= NEAR_LIMIT
+
+    @property
+    def late_ms(self) -> float:
+        """How late requests of an open loop began, at worst."""
+        return max(run.machine.late_ms for run in self.used)
+
+    def figure(self, measure: Measure) -> Interval | None:
+        """Over the repetitions that have a value."""
+        values = [value for run in self.used if (value := measure.of(run)) is not None]
+        return interval(values) if values else None
+
+    def counts(self) -> dict[str, Counts]:
+        """By method, over all runs that are kept."""
+        total: dict[str, Counts] = {}
+        for run in self.runs:
+            for method, one in run.counts.items():
+                sums = total.setdefault(method, Counts())
+                sums.ok += one.ok
+                sums.unfinished += one.unfinished
+                for into, codes in ((sums.soft, one.soft), (sums.errors, one.errors)):
+                    for code, count in codes.items():
+                        into[code] = into.get(code, 0) + count
+        return total
+
+
+@dataclass
+class Study:
+    """All that was read, in the order in which it was measured first."""
+
+    folders: list[Folder]
+    points: list[Point]
+    same: str  # the factors that are the same in all runs, in words
+    base: str  # what is meant by the base load, in words
+
+    @cached_property
+    def subjects(self) -> list[Subject]:
+        """Everyone who was measured."""
+        return sorted({point.subject for point in self.points})
+
+    @cached_property
+    def loads(self) -> list[tuple[str, str]]:
+        """Every load with the axis of its plots."""
+        return list(dict.fromkeys((one.spot.load, one.spot.axis) for one in self.points))
+
+    @cached_property
+    def spots(self) -> list[Spot]:
+        """Every load at every value of its axis, in order."""
+        order = {load: n for n, load in enumerate(self.loads)}
+        found = {point.spot for point in self.points}
+        return sorted(found, key=lambda spot: (order[spot.load, spot.axis], spot.value))
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[Spot, Subject], Point]:
+        return {(point.spot, point.subject): point for point in self.points}
+
+    def at(self, spot: Spot, subject: Subject) -> Point | None:
+        """The runs of a subject there, if there are any."""
+        return self._by_place.get((spot, subject))
+
+    @property
+    def same_machine(self) -> bool:
+        """Whether all folders are of one machine. A folder alone is."""
+        machines = [
+            {name: value for name, value in machine.items() if name != _MEASURED}
+            if isinstance(machine := one.environment.get("machine"), dict)
+            else None
+            for one in self.folders
+        ]
+        return len(machines) == 1 or (None not in machines and machines[1:] == machines[:-1])
+
+    @property
+    def runs(self) -> list[Record]:
+        """All that are kept."""
+        return [run for point in self.points for run in point.runs]
+
+
+def read(paths: Sequence[Path]) -> Study:
+    """Read folders of results. JobQueueError: one has no records."""
+    folders = []
+    for path, label in zip(paths, _labels(paths), strict=True):
+        kept = list(records.read([path]))
+        if not kept:
+            raise InvalidArgument(str(path / records.FILE), "is empty: no run has ended yet")
+        folders.append(Folder(path, label, _environment(path), kept))
+    return _ordered(folders)
+
+
+def _environment(folder: Path) -> dict[str, Any]:
+    path = folder / ENVIRONMENT
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidArgument(str(path), f"is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument(str(path), "is not a JSON object")
+    return found
+
+
+def _labels(paths: Sequence[Path]) -> list[str]:
+    """Folders' names; what differs in their paths where the names are the same."""
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InvalidArgument("DIR", "a folder is named twice")
+    split = [path.resolve().parts for path in paths]
+    if len(split) == 1:
+        return [split[0][-1]]
+    while len({parts[-1] for parts in split}) == 1:
+        split = [parts[:-1] for parts in split]
+    shown = [parts[-1] for parts in split]
+    if len(set(shown)) == len(shown):
+        return shown
+    shortest = min(map(len, split)) - 1  # a folder may be inside of another
+    common = next((n for n in range(shortest) if len({parts[n] for parts in split}) > 1), shortest)
+    return ["/".join(parts[common:]) for parts in split]
+
+
+def _ordered(folders: list[Folder]) -> Study:
+    cells = [run.cell for one in folders for run in one.records]
+    every = [_factors(run) for one in folders for run in one.records]
+    varied = [name for name in every[0] if any(one[name] != every[0][name] for one in every)]
+    usual = {name: _most_frequent(one[name] for one in every) for name in varied}
+    axes = {closed: _axis([cell for cell in cells if (cell.rate is None) is closed], closed)
+            for closed in (True, False)}  # fmt: skip
+    sizes = [name for name in ("servers", "workers") if _varies_within_topology(cells, name)]
+    # With these, every cell has a place of its own: nothing unlike is ever put together.
+    told = [name for name in varied if name not in ("topology", "place", "servers", "workers")]
+    points: dict[tuple[Spot, Subject], Point] = {}
+    for folder in folders:
+        places = {run.cell.place for run in folder.records}
+        for run in folder.records:
+            factors = _factors(run)
+            axis = axes[run.cell.rate is None]
+            load = [_words(name, factors[name]) for name in told
+                    if name != axis and factors[name] != usual[name]]  # fmt: skip
+            size = [_words(name, factors[name]) for name in sizes if name != axis]
+            where = [folder.label] * (len(folders) > 1)
+            where += [str(run.cell.place)] * (len(places) > 1)
+            subject = Subject(", ".join([run.cell.topology, *size]), ", ".join(where))
+            spot = Spot(", ".join(load) or BASE, axis, float(factors[axis]))
+            point = points.setdefault((spot, subject), Point(subject, spot))
+            point.runs.append(run)
+    same = [_words(n, v) for n, v in every[0].items() if n not in varied]
+    base = [_words(n, usual[n]) for n in told if n not in axes.values()]
+    return Study(folders, list(points.values()), ", ".join(same), ", ".join(base))
+
+
+def _most_frequent(values: Iterable[Any]) -> Any:
+    """The first of the most frequent ones."""
+    found = list(values)
+    return max(found, key=found.count)
+
+
+def _factors(run: Record) -> dict[str, Any]:
+    return {**run.cell.as_json(), "warm_up": run.warm_up, "seconds": run.seconds}
+
+
+def _axis(cells: Sequence[Cell], closed: bool) -> str:
+    """The factor along the plots. An open loop is told by its rate, not by its callers."""
+    first = "callers" if closed else "rate"
+    for name in (first, *_AXES):
+        if len({getattr(cell, name) for cell in cells}) > 1:
+            return name
+    return first
+
+
+def _varies_within_topology(cells: Iterable[Cell], name: str) -> bool:
+    """Six services and six nodes differ in their servers: there the topology says it."""
+    values: dict[str, set[int]] = {}
+    for cell in cells:
+        values.setdefault(cell.topology, set()).add(getattr(cell, name))
+    return any(len(one) > 1 for one in values.values())
+
+
+def _words(name: str, value: Any) -> str:
+    if name == "rate" and value is None:
+        return "each caller waits for its answer"
+    if name == "mix":
+        shown = " : ".join(f"{share} {method}" for method, share in value.items())
+    elif name == "key_ratio":
+        shown = f"{value:.0%}"
+    elif isinstance(value, int | float):
+        shown = f"{value:,.0f}" if value == int(value) else f"{value:g}"
+    else:
+        shown = str(value)
+    words = _WORDS.get(name, name.replace("_", " ") + " {}")
+    return words.format(shown, s="" if shown == "1" else "s")
+
+
+def axis_words(name: str) -> str:
+    """What stands under a plot."""
+    return _AXES[name]
