@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -104,6 +105,22 @@ def test_nothing_is_left_behind(tmp_path):
         session = peer._process.pid
         assert len(processes_of(session)) == 3
     assert processes_of(session) == []
+
+
+def test_workers_of_a_killed_adapter_are_ended(tmp_path):
+    with talk(tmp_path, "fake") as peer:
+        peer.ask("start", within=60)
+        session = peer._process.pid
+        os.kill(session, signal.SIGKILL)
+        with pytest.raises(AdapterFailed, match="ended without an answer"):
+            peer.ask("pause")
+        assert processes_of(session) != []
+    assert processes_of(session) == []
+
+
+def test_what_a_library_writes_is_no_answer_but_the_last_words(tmp_path):
+    with pytest.raises(AdapterFailed, match="Segmentation fault"), talk(tmp_path, "loud"):
+        pass
 
 
 def test_adapter_that_cannot_start_is_told_with_its_last_words(tmp_path):
