@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import signal
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +17,7 @@ import typer
 from jobqueue.bench.peers.catalogue import OURS, SYSTEMS, Setting, System
 from jobqueue.bench.peers.environments import Environments, cache_folder
 from jobqueue.bench.peers.run import Comparison, Run, Work, planned, with_bases
-from jobqueue.bench.peers.table import HEADERS, as_text, failures, rows
+from jobqueue.bench.peers.table import HEADERS, absences, as_text, failures, rows
 from jobqueue.cli.display import note, on_terminal, print_json, print_table, progress
 from jobqueue.cli.program import examples
 from jobqueue.core.errors import InvalidArgument
@@ -84,8 +87,12 @@ def peers(
     conditions = _conditions(work)
     measured: list[Run] = []
     try:
-        with progress("comparing", len(plan)) as bar:
-            for run in comparison.runs(plan):
+        with (
+            _terminated_like_interrupted(),
+            progress("comparing", len(plan)) as bar,
+            contextlib.closing(comparison.runs(plan)) as runs,
+        ):
+            for run in runs:
                 measured.append(run)
                 bar.advance()
                 if not on_terminal():
@@ -100,6 +107,17 @@ def peers(
     else:
         _show(conditions, measured, cut_short=comparison.cut_short)
     note(f"kept in {kept}")
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Servers and workers are ended in order, whichever signal comes."""
+    # Not by SIGINT itself, which a shell has programs in the background ignore.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _chosen(only: list[str] | None) -> list[System]:
@@ -150,8 +168,8 @@ def _show(conditions: dict[str, Any], runs: list[Run], *, cut_short: bool) -> No
     print_table(
         HEADERS, as_text(rows(runs)), "Nothing was measured.", spare=("how",), elastic="keeps"
     )
-    for line in failures(runs):
-        typer.echo(f"not measured: {line}")
+    for line in [*failures(runs), *absences(runs, conditions["worker processes"])]:
+        typer.echo(line)
     if cut_short:
         typer.echo("The time was up before all repetitions were run (--minutes).")
     told = [f"{name} {value}" for name, value in conditions.items() if name != "shared"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,12 +17,14 @@ from jobqueue.bench.peers.catalogue import ADAPTERS, SYSTEMS, Backing, Kept, Set
 from jobqueue.bench.peers.conversation import AdapterFailed, adapter
 from jobqueue.bench.peers.environments import CannotInstall, Environments, cache_folder
 from jobqueue.bench.peers.run import Comparison, Run, Work, planned, with_bases
-from jobqueue.bench.peers.table import as_text, failures, rows
+from jobqueue.bench.peers.table import absences, as_text, failures, rows
 from jobqueue.cli import bench_peers
 from jobqueue.cli.program import run_program
 from jobqueue.topology.backing import find_postgres, find_redis
+from tests import patience
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 KEPT = Kept("as it is", "nothing")
 TINY = Work(jobs=20, workers=2, paced=3, every=0.001, callers=4, submitting=60, draining=60)
 PEERS = [system for system in SYSTEMS if not system.is_ours]
@@ -159,6 +162,10 @@ def test_a_peer_that_fails_is_one_line_and_not_the_end():
         ("lame", True), ("absent", True), ("fake", False), ("fake", False),
     ]  # fmt: skip
     lame, absent = failures(runs)
+    assert absences(runs, 2) == []
+    assert absences(runs[-1:], 3) == [
+        "fake, default, repetition 2: 2 of 3 worker processes took part"
+    ]
     assert "no such setting: speed" in lame
     assert "libfast.so is missing" in absent
     assert len(rows(runs)) == 1
@@ -301,6 +308,35 @@ def test_command_prints_and_keeps_what_it_measured(tmp_path, monkeypatch, capsys
     assert printed["rows"][1]["measures"]["drain"]["ratio"] > 0
     assert printed["conditions"]["worker processes"] == 1
     assert "libfast.so is missing" in printed["failed"][0]
+
+
+IN_THE_BACKGROUND = """
+from jobqueue.cli import bench_peers
+from tests.bench.peers import test_peers
+bench_peers.SYSTEMS = (test_peers.fake("fake"),)
+bench_peers._NAMES = ("fake",)
+bench_peers.Environments = lambda *_, **__: test_peers.InThisOne()
+few = ("--jobs", "10", "--workers", "1", "--setting", "default")
+raise SystemExit(test_peers.command(*few, "--repetitions", "100", "--folder", {folder!r}))
+"""
+
+
+@pytest.mark.slow
+def test_terminated_command_keeps_what_it_has_and_leaves_nothing(tmp_path):
+    code = IN_THE_BACKGROUND.format(folder=str(tmp_path))
+    ignoring = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as a shell's background does
+    with subprocess.Popen(
+        [*ignoring, sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            assert program.stderr is not None
+            assert "fake, default: measured" in program.stderr.readline()
+            program.terminate()
+            assert program.wait(patience.longest(30)) == 130
+        finally:
+            program.kill()
+    (kept,) = tmp_path.iterdir()
+    assert json.loads(kept.read_text())["runs"][0]["failed"] == ""
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ class Comparison:
         self.conditions: dict[str, str] = {}
         self.cut_short = False
 
-    def runs(self, plan: Sequence[tuple[System, Setting, int]]) -> Iterator[Run]:
+    def runs(self, plan: Sequence[tuple[System, Setting, int]]) -> Generator[Run, None, None]:
         """One after the other. A system that fails is left out of what follows."""
         failed: set[str] = set()
         give_up = time.monotonic() + self._seconds

@@ -138,4 +138,18 @@ def _digits(value: float) -> str:
 
 def failures(runs: Sequence[Run]) -> list[str]:
     """One line for each system that could not be measured."""
-    return [f"{run.system.label}, {run.setting}: {run.failed}" for run in runs if run.failed]
+    return [
+        f"not measured: {run.system.label}, {run.setting}: {run.failed}"
+        for run in runs
+        if run.failed
+    ]
+
+
+def absences(runs: Sequence[Run], workers: int) -> list[str]:
+    """One line for each run in which fewer worker processes took part than were started."""
+    return [
+        f"{run.system.label}, {run.setting}, repetition {run.repetition + 1}: {run.processes} of"
+        f" {workers} worker processes took part"
+        for run in runs
+        if not run.failed and run.processes < workers
+    ]

@@ -29,7 +29,7 @@ _MARK = struct.Struct("<qqq")
 _marks: int | None = None
 
 
-def mark(n: int) -> None:
+def mark(n: int, process: int | None = None) -> None:
     """The whole work of a job: note that it ran, where and when.
 
     One append of 24 bytes, which the kernel does as a whole whoever else writes. It costs every
@@ -38,7 +38,7 @@ def mark(n: int) -> None:
     global _marks  # noqa: PLW0603 - opened once by each process that runs jobs
     if _marks is None:
         _marks = os.open(os.environ["BENCH_MARKS"], os.O_WRONLY | os.O_APPEND)
-    os.write(_marks, _MARK.pack(n, os.getpid(), time.monotonic_ns()))
+    os.write(_marks, _MARK.pack(n, process or os.getpid(), time.monotonic_ns()))
 
 
 class Marks:

@@ -8,6 +8,7 @@ when it has ended (https://python-rq.org/docs/results/). A batch is ``enqueue_ma
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import redis
@@ -18,7 +19,7 @@ NOOP = "with_rq.noop"
 
 
 def noop(n: int) -> None:
-    mark(n)
+    mark(n, None if FASTEST else os.getppid())  # each job has a process of its own
 
 
 class RqPeer(Peer):
