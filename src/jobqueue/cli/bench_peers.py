@@ -20,6 +20,7 @@ from jobqueue.bench.peers.run import Comparison, Run, Work, planned, with_bases
 from jobqueue.bench.peers.table import HEADERS, absences, as_text, failures, rows
 from jobqueue.cli.display import note, on_terminal, print_json, print_table, progress
 from jobqueue.cli.program import examples
+from jobqueue.cli.session import Format, OutputOption
 from jobqueue.core.errors import InvalidArgument
 
 _NAMES = tuple(dict.fromkeys(system.name for system in SYSTEMS))
@@ -70,7 +71,8 @@ def peers(
     folder: Annotated[
         Path, typer.Option(help="Where the results are kept, a file for each comparison.")
     ] = Path("results/peers"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As --output json.")] = False,
+    output: OutputOption = None,
 ) -> None:
     """Compare jobqueue with Celery, RQ, Dramatiq, Huey, Procrastinate and PgQueuer.
 
@@ -84,6 +86,7 @@ def peers(
     plan = planned(chosen, setting or list(Setting), repetitions)
     environments = Environments(cache_folder(os.environ), install=install)
     comparison = Comparison(work, environments, minutes * 60)
+    comparison.install(chosen, note)
     conditions = _conditions(work)
     measured: list[Run] = []
     try:
@@ -102,7 +105,7 @@ def peers(
         conditions.update(comparison.conditions)
         document = _document(conditions, measured, cut_short=comparison.cut_short)
         kept = _keep(folder, document) if measured else None
-    if as_json:
+    if as_json or output is Format.JSON:
         print_json(document)
     else:
         _show(conditions, measured, cut_short=comparison.cut_short)

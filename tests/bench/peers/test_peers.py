@@ -40,6 +40,9 @@ class InThisOne(Environments):
     def __init__(self) -> None:
         super().__init__(Path("/nowhere"))
 
+    def has(self, pins: Path) -> bool:
+        return True
+
     def python(self, pins: Path) -> Path:
         return Path(sys.executable)
 
@@ -171,6 +174,30 @@ def test_a_peer_that_fails_is_one_line_and_not_the_end():
     assert len(rows(runs)) == 1
 
 
+class Offline(Environments):
+    """Nothing can be downloaded."""
+
+    tried = 0
+
+    def has(self, pins: Path) -> bool:
+        return False
+
+    def python(self, pins: Path) -> Path:
+        self.tried += 1
+        raise CannotInstall("cannot install celery: no network")
+
+
+def test_a_peer_that_cannot_be_installed_is_tried_once(tmp_path):
+    offline = Offline(tmp_path)
+    said: list[str] = []
+    comparison = Comparison(TINY, offline, seconds=600)
+    comparison.install(PEERS[:1], said.append)
+    runs = list(comparison.runs(planned(PEERS[:1], list(Setting), 2)))
+    assert said == ["installing celery"]
+    assert [run.failed for run in runs] == ["cannot install celery: no network"] * 2
+    assert offline.tried == 1
+
+
 def test_no_run_begins_after_the_time_is_up():
     comparison = Comparison(TINY, InThisOne(), seconds=-1)
     assert list(comparison.runs(planned([fake("fake")], [Setting.DEFAULT], 1))) == []
@@ -294,13 +321,14 @@ def test_unknown_name_is_refused(capsys):
 
 
 @pytest.mark.slow
-def test_command_prints_and_keeps_what_it_measured(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("asked", ["--json", "--output=json"])
+def test_command_prints_and_keeps_what_it_measured(asked, tmp_path, monkeypatch, capsys):
     ours = next(one for one in SYSTEMS if one.is_ours and one.backing is Backing.SQLITE)
     monkeypatch.setattr(bench_peers, "SYSTEMS", (ours, fake("fake"), fake("absent")))
     monkeypatch.setattr(bench_peers, "_NAMES", ("jobqueue", "fake", "absent"))
     monkeypatch.setattr(bench_peers, "Environments", lambda *_, **__: InThisOne())
     small = ("--jobs", "10", "--repetitions", "1", "--workers", "1", "--setting", "default")
-    assert command(*small, "--folder", str(tmp_path), "--json") == 0
+    assert command(*small, "--folder", str(tmp_path), asked) == 0
     printed = json.loads(capsys.readouterr().out)
     (kept,) = tmp_path.iterdir()
     assert json.loads(kept.read_text()) == printed

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from jobqueue.core.errors import Unavailable
 
+_COMPLETE = "complete"  # written last: what was interrupted is made anew
 _PATIENCE = 300.0  # seconds, for a download
 
 
@@ -39,9 +40,9 @@ class Environments:
 
         Raises CannotInstall.
         """
-        folder = self._folder / f"{pins.stem}-{_stamp(pins)}"
+        folder = self._place(pins)
         python = folder / "bin" / "python"
-        complete = folder / "complete"  # written last: what was interrupted is made anew
+        complete = folder / _COMPLETE
         if complete.exists():
             return python
         if not self._install:
@@ -55,6 +56,13 @@ class Environments:
                 _run(install, pins.stem)
                 complete.touch()
         return python
+
+    def has(self, pins: Path) -> bool:
+        """Whether nothing has to be installed for it."""
+        return (self._place(pins) / _COMPLETE).exists()
+
+    def _place(self, pins: Path) -> Path:
+        return self._folder / f"{pins.stem}-{_stamp(pins)}"
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jobqueue.bench.peers.catalogue import Setting, System
 from jobqueue.bench.peers.conversation import Conversation, adapter
-from jobqueue.bench.peers.environments import Environments
+from jobqueue.bench.peers.environments import CannotInstall, Environments
 from jobqueue.bench.peers.servers import Servers
 from jobqueue.core.errors import JobQueueError
 
@@ -83,8 +83,23 @@ class Comparison:
         self._work = work
         self._environments = environments
         self._seconds = seconds
+        self._missing: dict[str, CannotInstall] = {}  # by the system's name
         self.conditions: dict[str, str] = {}
         self.cut_short = False
+
+    def install(self, systems: Sequence[System], say: Callable[[str], None]) -> None:
+        """Get the peers that are missing, before the time runs.
+
+        What cannot be had fails when its turn comes, and is not tried again.
+        """
+        for system in systems:
+            if system.is_ours or self._environments.has(system.pins):
+                continue
+            say(f"installing {system.name}")
+            try:
+                self._environments.python(system.pins)
+            except CannotInstall as error:
+                self._missing[system.name] = error
 
     def runs(self, plan: Sequence[tuple[System, Setting, int]]) -> Generator[Run, None, None]:
         """One after the other. A system that fails is left out of what follows."""
@@ -116,6 +131,8 @@ class Comparison:
     def _measure(self, run: Run, servers: Servers, folder: Path) -> None:
         system, work = run.system, self._work
         python = Path(sys.executable)
+        if system.name in self._missing:
+            raise self._missing[system.name]
         if not system.is_ours:
             python = self._environments.python(system.pins)
         marks = folder / f"marks-{run.order}"
