@@ -1,7 +1,8 @@
 """Celery on a Redis broker.
 
 Fastest: https://docs.celeryq.dev/en/stable/userguide/optimizing.html (a large prefetch multiplier
-for many short tasks, a connection for each caller), https://docs.celeryq.dev/en/stable/userguide/tasks.html
+for many short tasks, a connection for each caller), its configuration page
+(``worker_disable_rate_limits``), https://docs.celeryq.dev/en/stable/userguide/tasks.html
 (``ignore_result``) and workers that do not gossip
 (https://docs.celeryq.dev/en/stable/userguide/workers.html). It has no call for a batch: a group
 (https://docs.celeryq.dev/en/stable/userguide/canvas.html) sends its tasks one after the other.

@@ -1,7 +1,7 @@
 """Dramatiq on a Redis broker.
 
 Fastest: more messages are prefetched, an idle worker polls more often, and the broker has no
-middleware but what it needs (https://dramatiq.io/advanced.html, https://dramatiq.io/reference.html).
+middleware (https://dramatiq.io/reference.html, with the environment variables).
 It has no call for a batch: a group (https://dramatiq.io/cookbook.html) sends its messages one after
 the other.
 """
