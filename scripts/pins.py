@@ -18,6 +18,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PINS = ROOT / "pins"
+PEER_PINS = ROOT / "src/jobqueue/bench/peers/pins"
+# What `jq-bench peers` compares with: each is installed in an environment of its own. jobqueue
+# installs hiredis with its Redis client, so the others get it, too.
+PEERS = {
+    "celery": ["celery[redis]", "redis[hiredis]"],
+    "dramatiq": ["dramatiq[redis]", "redis[hiredis]"],
+    "huey": ["huey[redis]", "redis[hiredis]"],
+    "pgqueuer": ["pgqueuer[asyncpg]"],
+    "procrastinate": ["procrastinate", "psycopg[binary]"],
+    "rq": ["rq", "redis[hiredis]"],
+}
 UV = ROOT / ".venv" / "bin" / "uv"
 OLDEST_PYTHON = "3.11"
 # No part of what users run.
@@ -28,6 +39,10 @@ HEAD = """\
 # {what}
 # Written by `make pins` from pyproject.toml: do not edit. The hashes are those of all files of each
 # release, so that they serve every platform; CONTRIBUTING.md ("Dependencies") says how to use them.
+"""
+HEAD_OF_PEER = """\
+# {what}
+# Written by `make pins` (scripts/pins.py): do not edit.
 """
 
 
@@ -68,6 +83,8 @@ def main() -> int:
     ]
     renew("worker.txt", "What the worker's image holds.", [], needed=[*small, *clients])
     renew("taskqueue.txt", "What the image of the task queue's services holds.", [], needed=small)
+    for name, lines in PEERS.items():
+        renew(f"{name}.txt", f"What {name} needs.", [], upgrade, needed=lines, folder=PEER_PINS)
     return 0
 
 
@@ -82,17 +99,20 @@ def renew(
     extras: list[str],
     upgrade: bool = False,
     needed: list[str] | None = None,
+    folder: Path = PINS,
 ) -> None:
     """Write one list: of the package with these extras, or of what is needed instead."""
-    file = PINS / name
+    file = folder / name
+    ours = folder == PINS
     print(f"{file.relative_to(ROOT)} ... ", end="", flush=True)
     command = [
         *(str(UV), "pip", "compile", "--quiet", "--no-header", "--annotation-style", "line"),
         *("--universal", "--fork-strategy", "fewest", "--python-version", OLDEST_PYTHON),
         # Every environment has pip already, and replacing it while it works is a risk.
-        *("--generate-hashes", "--no-emit-package", "pip", "--output-file", f"pins/{name}"),
+        *("--generate-hashes", "--no-emit-package", "pip"),
+        *("--output-file", str(file.relative_to(ROOT))),
         *(["--upgrade"] if upgrade else []),
-        *([] if name == "dev.txt" else ["--constraints", "pins/dev.txt"]),
+        *(["--constraints", "pins/dev.txt"] if ours and name != "dev.txt" else []),
         *(option for extra in extras for option in ("--extra", extra)),
         "pyproject.toml" if needed is None else "-",
     ]
@@ -105,7 +125,8 @@ def renew(
     text = file.read_text()
     if "://" in text:
         raise SystemExit(f"pins: {name} names an address; take it out of uv's settings")
-    file.write_text(HEAD.format(what=what) + text)
+    head = HEAD if ours else HEAD_OF_PEER
+    file.write_text(head.format(what=what) + text)
     print(f"{text.count('==')} packages, {text.count('--hash=')} hashes")
 
 

@@ -1,0 +1,189 @@
+"""Measures one peer: ``python serve.py with_NAME``.
+
+Reads requests and writes answers, each a JSON object on a line:
+
+    → (nothing)                                          ← {"ready": VERSION}
+    → {"do": "start"}                                    ← {"processes": 2}
+    → {"do": "latency", "jobs": 100, "every": 0.02, "seconds": 4}  ← {"ms": [...]}
+    → {"do": "pause"}                                    ← {}
+    → {"do": "single", "jobs": 500, "seconds": 2}        ← {"jobs": 500, "seconds": 0.4}
+    → {"do": "together", ..., "callers": 50}             ← the same
+    → {"do": "batch", ...}                               ← the same
+    → {"do": "drain", "seconds": 5}                      ← the same, and "again": runs too many
+
+What cannot be done is answered with {"error": REASON}. When nothing more is asked, it ends its
+workers, and itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any
+
+from adapter import Marks, Numbers, Peer
+
+_POLL = 0.001
+_PATIENCE = 30.0  # for workers to run their first jobs
+_ROUND = 50  # jobs that are sent until all workers took part
+_STUCK = 2.0
+
+
+class Measuring:
+    """One peer with its workers."""
+
+    def __init__(self, peer: Peer, workers: int) -> None:
+        self._peer = peer
+        self._workers = workers
+        self._marks = Marks()
+        self._next = 0  # number of the next job
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> dict[str, Any]:
+        """Start workers, and send jobs until every process ran one."""
+        environment = {**os.environ, **self._peer.environment()}
+        for command in self._peer.workers():
+            # A group of its own: all its processes are paused and ended as one.
+            self._processes.append(
+                subprocess.Popen(
+                    command, env=environment, stdin=subprocess.DEVNULL, process_group=0
+                )
+            )
+        give_up = time.monotonic() + _PATIENCE
+        seen: set[int] = set()
+        while len(seen) < self._workers:
+            self._rate(self._peer.batches, _ROUND, _PATIENCE)
+            if not self._wait(give_up):
+                raise TimeoutError(f"the workers ran nothing within {_PATIENCE:.0f} s")
+            seen = {pid for _, pid, _ in self._marks.read()}
+            if time.monotonic() > give_up:
+                break  # some peers let one process do what one can
+        return {"processes": len(seen)}
+
+    def latency(self, jobs: int, every: float, seconds: float) -> dict[str, Any]:
+        """From before a submit to the handler's end, one job at a time in an idle system."""
+        before = self._marks.count()
+        began: dict[int, int] = {}
+        give_up = time.monotonic() + seconds
+        while len(began) < jobs and time.monotonic() < give_up:
+            time.sleep(every)
+            began[self._next] = self._peer.timed(self._next)
+            self._next += 1
+            if not self._wait(give_up + _PATIENCE):
+                raise TimeoutError(f"a job did not end within {_PATIENCE:.0f} s")
+        ran = {n: at for n, _, at in self._marks.read(before)}
+        return {"ms": [(ran[n] - at) / 1e6 for n, at in began.items()]}
+
+    def pause(self) -> dict[str, Any]:
+        """Stop the workers where they are, so that what is submitted next waits.
+
+        A worker that is stopped in a transaction may hold what a submit waits for: then it goes on
+        for a moment.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            while True:
+                self._signal(signal.SIGSTOP)
+                submit = pool.submit(self._peer.submit, self._next)
+                self._next += 1
+                try:
+                    submit.result(_STUCK)
+                except TimeoutError:
+                    self._signal(signal.SIGCONT)
+                    submit.result()
+                else:
+                    return {}
+
+    def single(self, jobs: int, seconds: float) -> dict[str, Any]:
+        """One caller."""
+        return self._rate(self._peer.single, jobs, seconds)
+
+    def together(self, jobs: int, seconds: float, callers: int) -> dict[str, Any]:
+        """Several callers at once."""
+        return self._rate(lambda numbers: self._peer.together(numbers, callers), jobs, seconds)
+
+    def batch(self, jobs: int, seconds: float) -> dict[str, Any]:
+        """One caller with many jobs."""
+        return self._rate(self._peer.batches, jobs, seconds)
+
+    def drain(self, seconds: float) -> dict[str, Any]:
+        """Let the workers go on, until all is recorded as ended or the time is up."""
+        before = self._marks.count()
+        began = time.monotonic()
+        self._signal(signal.SIGCONT)
+        self._wait(began + seconds)
+        took = time.monotonic() - began
+        ran = [n for n, _, _ in self._marks.read(before)]
+        return {"jobs": len(set(ran)), "seconds": took, "again": len(ran) - len(set(ran))}
+
+    def end(self) -> None:
+        """End the workers. What they still had is of no interest."""
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _rate(self, submit: Callable[[Numbers], None], jobs: int, seconds: float) -> dict[str, Any]:
+        numbers = Numbers(self._next, jobs, seconds)
+        began = time.monotonic()
+        submit(numbers)
+        took = time.monotonic() - began
+        submitted = numbers.next - self._next
+        self._next = numbers.next
+        return {"jobs": submitted, "seconds": took}
+
+    def _wait(self, give_up: float) -> bool:
+        """Until every job ran and is recorded as ended."""
+        while self._marks.count() < self._next or self._peer.left():
+            for process in self._processes:
+                if process.poll() is not None:
+                    raise RuntimeError(f"a worker ended with status {process.returncode}")
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(_POLL)
+        return True
+
+    def _signal(self, which: signal.Signals) -> None:
+        for process in self._processes:
+            os.killpg(process.pid, which)
+
+
+def requests() -> Iterator[dict[str, Any]]:
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def main() -> None:
+    # Whatever a library prints is no answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(told: dict[str, Any]) -> None:
+        answers.write(json.dumps(told) + "\n")
+        answers.flush()
+
+    peer: Peer = import_module(sys.argv[1]).make()
+    peer.prepare()
+    measuring = Measuring(peer, int(os.environ["BENCH_WORKERS"]))
+    try:
+        answer({"ready": peer.version()})
+        for asked in requests():
+            do = asked.pop("do")
+            try:
+                answer(getattr(measuring, do)(**asked))
+            except Exception as error:
+                answer({"error": f"{type(error).__name__}: {error}"})
+    finally:
+        measuring.end()
+    peer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Dramatiq on a Redis broker.
+
+Fastest: more messages are prefetched, an idle worker polls more often, and the broker has no
+middleware (https://dramatiq.io/reference.html, with the environment variables).
+It has no call for a batch: a group (https://dramatiq.io/cookbook.html) sends its messages one after
+the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dramatiq
+from adapter import FASTEST, URL, WORKERS, Peer, mark, program
+from dramatiq.brokers.redis import RedisBroker
+
+broker = RedisBroker(url=URL, middleware=[]) if FASTEST else RedisBroker(url=URL)
+dramatiq.set_broker(broker)
+
+
+@dramatiq.actor(actor_name="noop")
+def noop(n: int) -> None:
+    mark(n)
+
+
+class DramatiqPeer(Peer):
+    package = "dramatiq"
+
+    def submit(self, n: int) -> None:
+        noop.send(n)
+
+    def submit_batch(self, numbers: Sequence[int]) -> None:
+        dramatiq.group([noop.message(n) for n in numbers]).run()
+
+    def left(self) -> int:
+        return int(broker.client.hlen("dramatiq:default.msgs"))
+
+    def workers(self) -> list[list[str]]:
+        command = [program("dramatiq"), "with_dramatiq", "-p", str(WORKERS)]
+        return [[*command, "--skip-logging"] if FASTEST else command]
+
+    def environment(self) -> dict[str, str]:
+        if not FASTEST:
+            return {}
+        return {"dramatiq_queue_prefetch": "256", "dramatiq_worker_timeout": "10"}
+
+
+make = DramatiqPeer

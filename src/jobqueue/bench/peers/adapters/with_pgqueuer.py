@@ -1,0 +1,85 @@
+"""PgQueuer.
+
+Fastest: https://janbjorge.github.io/pgqueuer/guides/performance-tuning/ (a larger batch, a pool for
+those who submit, ``pgq autovac``, and tables that are not logged: all jobs are lost in a crash).
+Its worker is run by a program (https://janbjorge.github.io/pgqueuer/guides/programmatic-run/):
+``pgq run`` of version 1.6.0 fails with the newest typer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import asyncpg
+from adapter import FASTEST, URL, WORKERS, AsyncPeer, mark, program
+from pgqueuer import PgQueuer
+from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
+from pgqueuer.models import Job
+from pgqueuer.queries import Queries
+
+
+async def work() -> None:
+    """A worker."""
+    queue = PgQueuer(AsyncpgDriver(await asyncpg.connect(URL)))
+
+    @queue.entrypoint("noop")
+    async def noop(job: Job) -> None:
+        mark(int(job.payload or b"0"))
+
+    await (queue.run(batch_size=250) if FASTEST else queue.run())
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """The package brings uvloop."""
+    if not FASTEST:
+        return asyncio.new_event_loop()
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+class PgQueuerPeer(AsyncPeer):
+    package = "pgqueuer"
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        return _new_loop()
+
+    def prepare(self) -> None:
+        self._run("install", "--durability", "volatile" if FASTEST else "durable")
+        if FASTEST:
+            self._run("autovac")
+        super().prepare()
+
+    async def open(self) -> None:
+        self._pool = await asyncpg.create_pool(URL, min_size=1, max_size=20)
+        if FASTEST:
+            self._queries = Queries(AsyncpgPoolDriver(self._pool))
+        else:
+            self._queries = Queries(AsyncpgDriver(await asyncpg.connect(URL)))
+
+    async def send(self, n: int) -> None:
+        await self._queries.enqueue("noop", b"%d" % n)
+
+    async def send_batch(self, numbers: Sequence[int]) -> None:
+        count = len(numbers)
+        await self._queries.enqueue(["noop"] * count, [b"%d" % n for n in numbers], [0] * count)
+
+    async def count_left(self) -> int:
+        return int(await self._pool.fetchval("SELECT count(*) FROM pgqueuer"))
+
+    def workers(self) -> list[list[str]]:
+        return [[sys.executable, __file__]] * WORKERS
+
+    def _run(self, *arguments: str) -> None:
+        subprocess.run([program("pgq"), *arguments], env={**os.environ, "PGDSN": URL}, check=True)
+
+
+make = PgQueuerPeer
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(work())

@@ -1,0 +1,57 @@
+"""Procrastinate.
+
+Fastest: jobs run at once in a worker (``--concurrency``,
+https://procrastinate.readthedocs.io/en/stable/howto/basics/command_line.html), and those that ended
+are deleted (https://procrastinate.readthedocs.io/en/stable/howto/production/delete_finished_jobs.html).
+A batch is ``batch_defer``
+(https://procrastinate.readthedocs.io/en/stable/howto/basics/batch_defer.html).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adapter import FASTEST, URL, WORKERS, AsyncPeer, mark, program
+from procrastinate import App, PsycopgConnector
+
+_CONCURRENCY = 20
+
+connector = PsycopgConnector(conninfo=URL, min_size=1, max_size=_CONCURRENCY)
+app = App(connector=connector)
+
+
+@app.task(name="noop")
+async def noop(n: int) -> None:
+    mark(n)
+
+
+class ProcrastinatePeer(AsyncPeer):
+    package = "procrastinate"
+
+    async def open(self) -> None:
+        await app.open_async()
+        await app.schema_manager.apply_schema_async()
+
+    async def end(self) -> None:
+        await app.close_async()
+
+    async def send(self, n: int) -> None:
+        await noop.defer_async(n=n)
+
+    async def send_batch(self, numbers: Sequence[int]) -> None:
+        await noop.batch_defer_async(*({"n": n} for n in numbers))
+
+    async def count_left(self) -> int:
+        found = await connector.execute_query_one_async(
+            "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
+        )
+        return int(found["count"])
+
+    def workers(self) -> list[list[str]]:
+        command = [program("procrastinate"), "-a", "with_procrastinate.app", "worker"]
+        if FASTEST:
+            command += ["--concurrency", str(_CONCURRENCY), "--delete-jobs", "successful"]
+        return [command] * WORKERS
+
+
+make = ProcrastinatePeer

@@ -1,0 +1,98 @@
+"""A virtual environment for each peer, made once and kept outside of any checkout."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobqueue.core.errors import Unavailable
+
+_COMPLETE = "complete"  # written last: what was interrupted is made anew
+_PATIENCE = 300.0  # seconds, for a download
+
+
+class CannotInstall(Unavailable):
+    """A peer's packages could not be installed."""
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Where the environments are kept."""
+    home = environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "jobqueue" / "peers"
+
+
+class Environments:
+    """Of the peers, in one folder."""
+
+    def __init__(self, folder: Path, *, install: bool = True) -> None:
+        self._folder = folder
+        self._install = install
+
+    def python(self, pins: Path) -> Path:
+        """The interpreter of the environment with exactly these packages.
+
+        Raises CannotInstall.
+        """
+        folder = self._place(pins)
+        python = folder / "bin" / "python"
+        complete = folder / _COMPLETE
+        if complete.exists():
+            return python
+        if not self._install:
+            raise CannotInstall(f"{pins.stem} is not in {self._folder}; --install gets it")
+        with self._one_at_a_time():
+            if not complete.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                _run([sys.executable, "-m", "venv", str(folder)], pins.stem)
+                install = [str(python), "-m", "pip", "install", "--quiet", "--no-input"]
+                install += ["--disable-pip-version-check", "--require-hashes", "-r", str(pins)]
+                _run(install, pins.stem)
+                complete.touch()
+        return python
+
+    def has(self, pins: Path) -> bool:
+        """Whether nothing has to be installed for it."""
+        return (self._place(pins) / _COMPLETE).exists()
+
+    def _place(self, pins: Path) -> Path:
+        return self._folder / f"{pins.stem}-{_stamp(pins)}"
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _stamp(pins: Path) -> str:
+    """Other packages or another Python are another environment."""
+    major, minor = sys.version_info[:2]
+    return f"py{major}.{minor}-{hashlib.sha256(pins.read_bytes()).hexdigest()[:12]}"
+
+
+def _run(command: list[str], name: str) -> None:
+    try:
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=True,
+            timeout=_PATIENCE,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        )
+    except subprocess.CalledProcessError as error:
+        lines = error.stdout.decode(errors="replace").strip().splitlines()
+        why = next((line for line in reversed(lines) if "error" in line.lower()), "")
+        why = why or (lines[-1] if lines else f"status {error.returncode}")
+        raise CannotInstall(f"cannot install {name}: {why}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotInstall(f"cannot install {name}: {error}") from None

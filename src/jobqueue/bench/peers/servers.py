@@ -1,0 +1,82 @@
+"""The private PostgreSQL and Redis that all systems of a comparison share, emptied before each."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from jobqueue.bench.peers.catalogue import Backing
+from jobqueue.core.errors import Unavailable
+from jobqueue.topology.backing import PrivatePostgres, PrivateRedis
+
+_DATABASE = "peers"
+
+
+class Servers:
+    """Started when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._postgres: PrivatePostgres | None = None
+        self._redis: PrivateRedis | None = None
+        self._files = 0
+        self.conditions: dict[str, str] = {}
+
+    def empty(self, backing: Backing) -> str:
+        """An empty place for jobs; its URL. Raises Unavailable."""
+        if backing is Backing.POSTGRES:
+            return self._empty_database()
+        if backing is Backing.REDIS:
+            return self._flushed()
+        self._files += 1
+        self.conditions["SQLite"] = "WAL, synchronous=FULL"
+        return f"sqlite:///{self._folder}/jobs-{self._files}.db"
+
+    def stop(self) -> None:
+        """End what was started."""
+        for server in (self._postgres, self._redis):
+            if server is not None:
+                server.remove()
+
+    def _empty_database(self) -> str:
+        try:
+            import asyncpg
+        except ImportError:
+            raise Unavailable("PostgreSQL takes jobqueue[postgres]: it is not installed") from None
+        if self._postgres is None:
+            server = PrivatePostgres(self._folder / "postgres")
+            server.start()
+            self._postgres = server
+        dsn = self._postgres.dsn()
+
+        async def create() -> str:
+            connection = await asyncpg.connect(dsn)
+            try:
+                await connection.execute(f"DROP DATABASE IF EXISTS {_DATABASE} WITH (FORCE)")
+                await connection.execute(f"CREATE DATABASE {_DATABASE}")
+                await connection.execute("CHECKPOINT")
+                names = ("server_version", "fsync", "synchronous_commit")
+                told = [await connection.fetchval(f"SHOW {name}") for name in names]
+            finally:
+                await connection.close()
+            return "{}: fsync {}, synchronous_commit {}".format(*told)
+
+        self.conditions["PostgreSQL"] = asyncio.run(create())
+        return self._postgres.dsn(_DATABASE)
+
+    def _flushed(self) -> str:
+        try:
+            import redis
+        except ImportError:
+            raise Unavailable("Redis takes jobqueue[redis]: it is not installed") from None
+        if self._redis is None:
+            server = PrivateRedis(self._folder / "redis")
+            server.start()
+            self._redis = server
+        with redis.Redis.from_url(self._redis.url) as client:
+            client.flushall()
+            version = client.info("server")["redis_version"]
+            settings = {**client.config_get("appendonly"), **client.config_get("save")}
+        save = settings["save"] or "never"
+        self.conditions["Redis"] = f"{version}: appendonly {settings['appendonly']}, save {save}"
+        return self._redis.url

@@ -1,0 +1,3 @@
+"""A peer whose package is broken."""
+
+raise ImportError("libfast.so is missing")
