@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-GENERATOR = "generator"
+GENERATOR = "generator"  # the part that is the load, not the system under it
 _GLANCE = 0.5
 _IDLE = 0.3  # of a core
 _TICKS = os.sysconf("SC_CLK_TCK")

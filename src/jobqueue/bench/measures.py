@@ -9,9 +9,9 @@ from functools import cache, lru_cache
 from hdrh.histogram import HdrHistogram
 
 from jobqueue.bench.cell import PRIMARY, Method
+from jobqueue.bench.machine import GENERATOR
 from jobqueue.bench.records import TO_DONE, Counts, Record, histogram
 
-GENERATOR = "generator"  # the part that is the load, not the system under it
 NEAR_LIMIT = 0.8  # of a core: from here on the generator may be what limits a figure
 PERCENTILES = (50, 95, 99)
 _MICRO = 1e6

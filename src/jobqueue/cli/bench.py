@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,8 +22,15 @@ from rich.progress import (
 )
 
 from jobqueue.bench.cell import Place
+from jobqueue.cli import bench_peers, bench_report
 from jobqueue.cli.display import note, print_json, print_table
-from jobqueue.cli.program import VersionOption, examples, run_async, run_program
+from jobqueue.cli.program import (
+    VersionOption,
+    examples,
+    run_async,
+    run_program,
+    terminated_like_interrupted,
+)
 from jobqueue.cli.session import Format, OutputOption
 from jobqueue.cli.version import commit
 from jobqueue.core.errors import InvalidArgument, NotFound
@@ -47,9 +53,12 @@ app = typer.Typer(
         "jq-bench run smoke",
         "jq-bench run parity --set callers=1,8,32 --set seconds=10",
         "jq-bench run latency --topology embedded --out /tmp/latency",
-        "jq-bench limit",
+        "jq-bench report results/parity",
+        "jq-bench peers",
     ),
 )
+app.add_typer(bench_report.app)
+app.command("peers", epilog=bench_peers.EXAMPLES)(bench_peers.peers)
 
 
 @app.callback()
@@ -115,7 +124,8 @@ def run(
         Place, typer.Option(help="Where the parts of a topology given with --at run.")
     ] = Place.PROCESSES,
 ) -> None:
-    """Measure all that a profile names, and print the topologies side by side."""
+    """Measure all that a profile names, print the topologies side by side, and write the report."""
+    from jobqueue.bench.report.writing import write
     from jobqueue.bench.run import Wish
     from jobqueue.bench.run import run as run_all
     from jobqueue.bench.table import compare
@@ -130,7 +140,7 @@ def run(
         command=shlex.join([PROGRAM, *sys.argv[1:]]),
     )
     wish.check()
-    with _terminated_like_interrupted(), _shown_progress() as progress:
+    with terminated_like_interrupted(), _shown_progress() as progress:
         made = run_async(run_all(wish, progress))
     console = Console()
     if not console.is_terminal:
@@ -140,6 +150,8 @@ def run(
     if disturbed:
         note(f"warning: {disturbed} of {len(made)} runs were disturbed by others on this machine")
     note(f"{len(made)} records in {wish.out}")
+    note("drawing the report")
+    typer.echo(write([wish.out], wish.out))
 
 
 @app.command()
@@ -195,16 +207,6 @@ def _new_folder(profile: str) -> Path:
         number += 1
         folder = _RESULTS / f"{profile}-{number}"
     return folder
-
-
-@contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """What was started is stopped in order, whichever signal comes."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class _Lines:

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import platform
-import signal
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +17,7 @@ from jobqueue.bench.peers.environments import Environments, cache_folder
 from jobqueue.bench.peers.run import Comparison, Run, Work, planned, with_bases
 from jobqueue.bench.peers.table import HEADERS, absences, as_text, failures, rows
 from jobqueue.cli.display import note, on_terminal, print_json, print_table, progress
-from jobqueue.cli.program import examples
+from jobqueue.cli.program import examples, terminated_like_interrupted
 from jobqueue.cli.session import Format, OutputOption
 from jobqueue.core.errors import InvalidArgument
 
@@ -91,7 +89,7 @@ def peers(
     measured: list[Run] = []
     try:
         with (
-            _terminated_like_interrupted(),
+            terminated_like_interrupted(),
             progress("comparing", len(plan)) as bar,
             contextlib.closing(comparison.runs(plan)) as runs,
         ):
@@ -110,17 +108,6 @@ def peers(
     else:
         _show(conditions, measured, cut_short=comparison.cut_short)
     note(f"kept in {kept}")
-
-
-@contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Servers and workers are ended in order, whichever signal comes."""
-    # Not by SIGINT itself, which a shell has programs in the background ignore.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _chosen(only: list[str] | None) -> list[System]:

@@ -1,15 +1,17 @@
-"""How the three programs begin and end: parsing, errors, exit codes, signals."""
+"""How the programs begin and end: parsing, errors, exit codes, signals."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import io
 import json
 import logging
 import os
+import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -172,6 +174,17 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on a loop of its own."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(main)
+
+
+@contextlib.contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """What was started is stopped in order, whichever signal comes."""
+    # Not by SIGINT itself, which a shell has programs in the background ignore.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _calm_collector() -> None:
