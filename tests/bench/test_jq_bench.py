@@ -89,9 +89,10 @@ def test_both_designs_are_measured_alike_and_shown_side_by_side(tmp_path: Path) 
     assert environment["profile"]["base"]["key_ratio"] == 0.5
     assert environment["generator_limit"]["requests_a_second"] > 0
     assert environment["generator_limit"]["over_grpc_requests_a_second"] > 0
-    assert not [
-        one for one in out.iterdir() if one.name not in ("records.jsonl", "environment.json")
-    ]
+    assert ran.stdout.splitlines()[-1] == "results/short/report.html"
+    assert {one.name for one in out.iterdir()} == {
+        "records.jsonl", "environment.json", "summary.csv", "report.html", "report.md", "plots",
+    }  # fmt: skip
 
 
 @pytest.mark.timeout(300)
