@@ -13,6 +13,7 @@ from jobqueue.core.errors import QueueFull, no_such_queue
 from jobqueue.core.identity import Identity, new_store_id
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
+    MAX_HISTORY,
     NO_LABELS,
     Assignment,
     ComponentHealth,
@@ -490,10 +491,13 @@ class MemoryStore:
         in_order = records if wanted.ascending else reversed(records)
         return by_time(in_order, wanted, self._progress)
 
-    async def history(self, job_id: str) -> list[Event]:
+    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
         """See ``Store.history``."""
         record = self._jobs.get(job_id)
-        return [] if record is None else [event_of(event) for event in record.events]
+        if record is None:
+            return []
+        events = record.events if before is None else record.events[: max(0, before - 1)]
+        return [event_of(event) for event in events[-MAX_HISTORY:]]
 
     async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
         """See ``Store.events_after``."""

@@ -195,7 +195,8 @@ SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker, e.detail,
        q.name
 FROM rec AS r JOIN event AS e ON e.seq = r.seq JOIN queue AS q ON q.id = r.queue
-WHERE r.id = ? ORDER BY e.version
+WHERE r.id = ?1 AND e.version < coalesce(?2, e.version + 1)
+ORDER BY e.version DESC LIMIT ?3
 
 -- name: events_after
 SELECT e.position, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker,
