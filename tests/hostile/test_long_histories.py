@@ -41,7 +41,9 @@ class Parties:
         request = client_pb2.SubmitRequest(spec=spec)
         return str((await self.client.Submit(request, metadata=metadata("client"))).job_id)
 
-    async def take_and_report(self, kind: int, error: str, **said: Any) -> bool:
+    async def take_and_report(
+        self, kind: worker_pb2.ReportKind.ValueType, error: str, **said: Any
+    ) -> bool:
         """Whether the server accepted the report."""
         me: dict[str, Any] = {"worker_id": self.worker_id, "incarnation": 7}
         shown: dict[str, Any] = {"metadata": metadata("worker"), "timeout": patience.longest(60)}
@@ -138,11 +140,13 @@ async def test_a_long_history_comes_in_pieces_on_every_face(
     assert (status, b"before_version" in body) == (400, True)
 
     command = ("--server", target.grpc_target, "job", "logs", job_id)
-    key = {"JQ_API_KEY": KEYS["client"]}
-    told = processes.run("ctl", *command, cwd=tmp_path, **key)
+    key = KEYS["client"]
+    told = processes.run("ctl", *command, cwd=tmp_path, JQ_API_KEY=key)
     assert told.returncode == 0, told.stderr
     assert f"--before-version {first}" in told.stderr
-    told = processes.run("ctl", *command, "--before-version", str(first), cwd=tmp_path, **key)
+    told = processes.run(
+        "ctl", *command, "--before-version", str(first), cwd=tmp_path, JQ_API_KEY=key
+    )
     assert (told.returncode, told.stderr) == (0, "")
 
     watched = parties.client.WatchJob(
