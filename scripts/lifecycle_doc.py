@@ -23,6 +23,9 @@ A *move* is something that happens to a job. It walks one or more edges in one w
 is not listed refuses it. A fenced move names the lease of the attempt: once the lease does not
 stand any more, the move is refused. A move that ends in `FAILED` with no retry left goes on to
 `DEAD_LETTERED` in the same write.
+
+A hand-back costs no retry. But a job that only goes back and forth comes to an end: after 1,000
+hand-overs that were no retry, each hand-back ends in `FAILED`, with what follows a failed attempt.
 """
 
 

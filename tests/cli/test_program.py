@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from jobqueue._version import __version__
 from jobqueue.api.listening import Endpoint
-from jobqueue.cli import version
+from jobqueue.cli import ctl, version
 from jobqueue.cli.program import EXIT_CODES, clean
 from jobqueue.core.errors import Code, Unavailable
 from jobqueue.topology.metrics_listener import MetricsListener
 from tests import patience
 from tests.cli import processes
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_error_code_has_an_exit_code_of_its_own():
@@ -26,7 +32,28 @@ def test_every_error_code_has_an_exit_code_of_its_own():
 
 
 def test_text_from_elsewhere_cannot_command_the_terminal():
-    assert clean("a\x1b[2Jb\tc\nd\x07é") == "a\\x1b[2Jb\tc\nd\\x07é"
+    assert clean("a\x1b[2Jb\tc\nd\x07é", 2) == "a\\x1b[2Jb\tc\n  d\\x07é"
+
+
+def options(command: Any) -> set[str]:
+    return {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+
+
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_that_a_page_names_in_its_text_exist(page: Path):
+    """Those of its blocks are run elsewhere (tests/journeys)."""
+    for said in re.findall(r"`jq-ctl ([^`]+)`", page.read_text()):
+        here: Any = typer.main.get_command(ctl.app)
+        known = options(here)
+        for word in said.split():
+            if word.startswith("-"):
+                assert word.partition("=")[0] in known, f"jq-ctl {said}: there is no {word}"
+            elif getattr(here, "commands", None) and word in here.commands:
+                here = here.get_command(typer.Context(here), word)
+                known |= options(here)
 
 
 # -- version -----------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Literal
 import pytest
 
 from jobqueue import Abort, JobFailed, JobQueue, RetryLater
-from jobqueue.worker.execution import MAX_ERROR_BYTES, describe
+from jobqueue.core.job import MAX_ERROR_BYTES
+from jobqueue.worker.execution import describe
 
 app = JobQueue("memory://", max_retries=0)
 

@@ -103,6 +103,16 @@ def test_tables_and_fields_command_nothing(capsys: pytest.CaptureFixture[str]):
     assert_harmless(capsys.readouterr().out)
 
 
+def test_further_lines_of_an_error_are_indented(capsys: pytest.CaptureFixture[str]):
+    program.report(f"job 7 was dead-lettered: {HOSTILE}\nerror: run this", Code.JOB_FAILED)
+    shown = capsys.readouterr().err
+    assert_harmless(shown)
+    first, *further = shown.splitlines()
+    assert first.startswith("error: job 7")
+    assert further
+    assert all(line.startswith(" " * len("error: ")) for line in further)
+
+
 @pytest.mark.parametrize(
     ("said", "answered"),
     [

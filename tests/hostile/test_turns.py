@@ -25,13 +25,17 @@ from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http import bodies, render
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import NotFound
-from jobqueue.core.job import JobSpec, SubmitResult
+from jobqueue.core.ids import new_job_ids
+from jobqueue.core.job import JobSpec, NewJob, Queue, SubmitResult, Transition
+from jobqueue.core.lifecycle import State
+from jobqueue.core.store import JobFilter
 from jobqueue.core.waiting import in_turns, turn
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.engine import Engine
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2, worker_pb2
 from jobqueue.stores.memory import MemoryStore
+from jobqueue.stores.memory import store as memory_store
 from tests import patience
 from tests.hostile.target import Target, headers, metadata
 
@@ -142,6 +146,56 @@ async def test_a_batch_is_judged_in_turns(engine, turns):
     results = await engine.submit(specs)
     assert [n for n, result in enumerate(results) if result.error] == [7]
     assert (turns.total, turns.most <= MOST) == (MAX_BATCH, True)
+
+
+RECORDS = 10_000
+LOOKED_AT = 2_000  # records in one turn of the loop
+
+
+async def filled() -> MemoryStore:
+    store = MemoryStore()
+    await store.open()
+    await store.create_queue(Queue(name="default"))
+    ids = new_job_ids(RECORDS)
+    await store.submit([NewJob(job_id, JobSpec(payload=b"x")) for job_id in ids])
+    return store
+
+
+@pytest.mark.parametrize("method", ["list_jobs", "dead_letters"])
+async def test_lists_of_a_memory_store_take_turns(turns, method):
+    """Before, each of them looked at every job in one piece."""
+    store = await filled()
+    turns.count(memory_store, "matches")
+    if method == "dead_letters":
+        seqs = [job.seq for job in await store.list_jobs(JobFilter(limit=RECORDS))]
+        await store.apply([Transition.cancelled(seq) for seq in seqs])
+    turns.total = turns.most = 0
+    wanted = JobFilter(type="nope", limit=RECORDS + 1)
+    await asyncio.gather(*(getattr(store, method)(wanted) for _ in range(BATCHES)))
+    assert turns.total == RECORDS * BATCHES
+    assert turns.most <= (BATCHES + 2) * LOOKED_AT  # each begins before its first turn
+
+
+async def test_a_list_that_changes_while_it_is_read_shows_what_there_is(turns):
+    store = await filled()
+    first, *_, last = store.jobs()
+    gone = {job.id for job in store.jobs()[100:200]}
+    listing = asyncio.create_task(
+        store.list_jobs(JobFilter(limit=RECORDS, states=(State.PENDING,)))
+    )
+    await asyncio.sleep(0)
+    assert not listing.done()
+    (added,) = new_job_ids(1)
+    await store.submit([NewJob(added, JobSpec(payload=b"x"))])
+    for job in store.jobs()[100:200]:
+        await store.apply([Transition.cancelled(job.seq)])
+        await store.delete_job(job.id)
+    await store.apply([Transition.cancelled(first.seq)])
+    listed = [job.id for job in await listing]
+    assert listed == [
+        job.id for job in reversed(store.jobs()) if job.id not in {*gone, first.id, added}
+    ]
+    assert listed[0] == last.id
 
 
 async def test_many_batches_of_a_caller_have_one_turn_over_grpc(client, turns):

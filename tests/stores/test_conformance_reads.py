@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from jobqueue.core.ids import new_job_ids
-from jobqueue.core.job import SubmitStatus, Transition
+from jobqueue.core.job import MAX_HISTORY, MAX_VERSION, SubmitStatus, Transition
 from jobqueue.core.lifecycle import TERMINAL, State
-from jobqueue.core.store import JobFilter, Rules
+from jobqueue.core.store import Claim, JobFilter, Rules
 from tests.stores.driver import Driver, spec
 
 P, A, R, D, F, X = State
@@ -101,6 +101,24 @@ async def test_history_shows_every_transition_with_time_and_reason(driver: Drive
     now = driver.clock.now()
     assert [e.at for e in events] == [pytest.approx(now + d) for d in (-2, -2, -1, 0, 0)]
     assert all(e.reason and e.queue == "q" and e.job_id == a.id for e in events)
+
+
+async def test_a_long_history_is_read_piece_by_piece(driver: Driver):
+    a = await driver.assigned()
+    for _ in range(MAX_HISTORY // 3 + 1):
+        application = await driver.store.apply(
+            [Transition.handed_back(a.seq, a.lease)], [Claim(("q",), ["w"])]
+        )
+        (a,) = application.assigned
+    last = (await driver.job(a.id)).version
+    assert last > MAX_HISTORY
+    newest = await driver.store.history(a.id)
+    assert [e.version for e in newest] == list(range(last - MAX_HISTORY + 1, last + 1))
+    first = await driver.store.history(a.id, newest[0].version)
+    assert [e.version for e in first] == list(range(1, newest[0].version))
+    assert [e.version for e in await driver.store.history(a.id, 4)] == [1, 2, 3]
+    assert await driver.store.history(a.id, 1) == []
+    assert await driver.store.history(a.id, MAX_VERSION) == newest
 
 
 async def test_a_cancel_request_writes_no_event(driver: Driver):

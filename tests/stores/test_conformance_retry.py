@@ -227,6 +227,36 @@ async def test_a_job_handed_back_can_be_claimed_at_once_and_costs_no_retry(drive
     assert (again.id, again.attempt, again.retry_count) == (a.id, 2, 0)
 
 
+async def test_a_hand_back_has_no_error(driver: Driver):
+    a = await driver.running()
+    await driver.fail(a, "boom")
+    await driver.after(10.0)
+    again = await driver.claim_one()
+    await driver.do(Transition(again.seq, Move.HAND_BACK, again.lease, error="x" * 2_000_000))
+    assert (await driver.job(a.id)).error == "boom"  # of the attempt before
+    assert [event.detail for event in (await driver.store.history(a.id))[-2:]] == ["", ""]
+
+
+async def test_a_job_that_goes_back_and_forth_comes_to_an_end(open_driver):
+    driver: Driver = await open_driver(Rules(hand_backs=2))
+    job_id = await driver.submit(max_retries=1)
+    for _ in range(2):
+        a = await driver.claim_one()
+        assert (await driver.do(Transition.handed_back(a.seq, a.lease))).state is P
+    for state in (F, X):  # from now on each one is a failed attempt
+        a = await driver.claim_one()
+        assert (await driver.do(Transition.handed_back(a.seq, a.lease))).state is state
+        await driver.after(10.0)
+    job = await driver.job(job_id)
+    assert (job.reason, job.retry_count) == (Reason.RETRIES_EXHAUSTED, 1)
+    assert "handed back" in job.error
+    assert (await driver.edges(job_id))[-2:] == [(F, Reason.HANDED_BACK), (X, job.reason)]
+    await driver.do(Transition.retried_by_hand(job.seq))
+    a = await driver.claim_one()
+    await driver.start(a)
+    assert (await driver.succeed(a)).state is D
+
+
 async def test_a_job_handed_back_still_expires(driver: Driver):
     a = await driver.assigned(ttl=10.0)
     await driver.do(Transition.handed_back(a.seq, a.lease))

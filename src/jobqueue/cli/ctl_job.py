@@ -17,6 +17,7 @@ from jobqueue.cli.display import (
     JobBar,
     ago,
     content_for_people,
+    counted,
     local_time,
     note,
     on_terminal,
@@ -31,7 +32,7 @@ from jobqueue.cli.session import OutputOption, Session, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed, JobQueueError
 from jobqueue.core.ids import parse_job_id
-from jobqueue.core.job import MAX_PAGE, Event, Job, JobQuery, Page
+from jobqueue.core.job import MAX_PAGE, Event, Job, JobQuery, Page, older
 from jobqueue.core.lifecycle import TERMINAL, State, parse_state
 from jobqueue.core.progress import Progress
 
@@ -99,13 +100,22 @@ def show_job(job: Job, chosen: Session) -> None:
 
 
 @app.command(epilog=examples(f"jq-ctl job logs {_ID}"))
-def logs(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
-    """Show a job's transitions, oldest first."""
+def logs(
+    context: typer.Context,
+    job_id: JobId,
+    before_version: Annotated[
+        int | None, typer.Option(min=1, help="Show those that are older than this number.")
+    ] = None,
+    output: OutputOption = None,
+) -> None:
+    """Show a job's transitions, oldest first: the newest 500."""
     chosen = session(context)
     wanted = parse_job_id(job_id)
-    events = chosen.call(lambda backend: backend.history(wanted))
+    events = chosen.call(lambda backend: backend.history(wanted, before_version))
+    earlier = older(events)
     if chosen.json:
-        print_json({"job_id": wanted, "events": [event_document(event) for event in events]})
+        shown = [event_document(event) for event in events]
+        print_json({"job_id": wanted, "events": shown, "older": earlier})
         return
     headers = ("#", "TIME", "FROM", "TO", "REASON", "ATTEMPT", "WORKER", "DETAIL")
     print_table(
@@ -115,6 +125,9 @@ def logs(context: typer.Context, job_id: JobId, output: OutputOption = None) -> 
         spare=("FROM", "ATTEMPT", "WORKER", "DETAIL", "REASON"),
         elastic="DETAIL",
     )
+    if earlier:
+        before = f"jq-ctl job logs {wanted} --before-version {earlier + 1}"
+        note(f"note: {counted(earlier, 'older transition')} not shown; see: {before}")
 
 
 def _event_row(event: Event) -> list[str]:

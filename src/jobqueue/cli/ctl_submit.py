@@ -121,7 +121,7 @@ def _submit_one(chosen: Session, spec: JobSpec, wait: bool, wait_timeout: float 
     if chosen.json:
         print_json(job_document(job))
     elif job.state is State.DONE and job.result:
-        typer.echo(clean(content(job.result)))
+        typer.echo(clean(content(job.result), 0))  # it is what was asked for
     if job.state is State.DEAD_LETTERED:
         raise JobFailed(job.id, job.reason.value, job.error)
     if job.state not in TERMINAL:

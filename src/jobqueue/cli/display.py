@@ -160,10 +160,10 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in fields) + 1
     console = Console(soft_wrap=True, highlight=False)
     for name, value in fields:
-        shown = clean(value) or NONE
+        shown = clean(value, width + 1) or NONE
         text = Text()
         text.append(f"{name + ':':<{width}} ", style="bold")
-        text.append(shown.replace("\n", "\n" + " " * (width + 1)), style=_STYLES.get(shown, ""))
+        text.append(shown, style=_STYLES.get(shown, ""))
         console.print(text)
 
 

@@ -124,7 +124,7 @@ def _usage_error(error: Exception, as_json: bool) -> int:
         typer.echo(shown, err=True)
         return EXIT_CODES[Code.INVALID_ARGUMENT]
     if context is not None and not as_json:
-        shown += f"\n       see: {context.command_path} --help"
+        shown += f"\nsee: {context.command_path} --help"
     report(shown, Code.INVALID_ARGUMENT, as_json=as_json)
     return EXIT_CODES[Code.INVALID_ARGUMENT]
 
@@ -138,14 +138,18 @@ def report(message: str, code: Code, *, as_json: bool = False) -> None:
         typer.echo(f"error: {clean(message)}", err=True)
 
 
-def clean(text: str) -> str:
-    """Text from elsewhere, without characters that could command the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+def clean(text: str, indent: int = len("error: ")) -> str:
+    """Text from elsewhere, without characters that could command the terminal.
+
+    Its further lines are indented, so that none of them looks like a line of ours.
+    """
+    shown = "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+    return shown.replace("\n", "\n" + " " * indent)
 
 
 def clean_line(text: str) -> str:
-    """The same, on one line: it cannot look like a line of ours."""
-    return clean(text).replace("\n", " ")
+    """The same, on one line."""
+    return clean(text, 0).replace("\n", " ")
 
 
 def json_text(document: object, indent: int | None = None) -> str:

@@ -91,9 +91,13 @@ class JobHandle(Generic[R_co]):
         """Send a job that failed back to its queue, with its retries counted anew."""
         return await self._port.call(lambda backend: backend.retry(self.id))
 
-    async def history(self) -> list[Event]:
-        """The job's transitions so far."""
-        return await self._port.call(lambda backend: backend.history(self.id))
+    async def history(self, before_version: int | None = None) -> list[Event]:
+        """The job's newest transitions, 500 at most, in their order.
+
+        The first transition of a job has version 1. With ``before_version``, the newest of those
+        that are older than that one.
+        """
+        return await self._port.call(lambda backend: backend.history(self.id, before_version))
 
     def events(self) -> AsyncIterator[Event]:
         """The job's transitions, past ones first, then as they happen, until its end."""

@@ -136,7 +136,7 @@ class InlineBackend(Engine):
     async def watch(self, job_id: str) -> AsyncIterator[Event]:
         """See ``ClientApi.watch``."""
         await self.wait(job_id, None)
-        for event in await self.history(job_id):
+        async for event in super().watch(job_id):
             yield event
 
     async def cancel(self, job_id: str) -> Cancellation:

@@ -58,8 +58,13 @@ class ClientApi(Protocol):
         """
         ...
 
-    async def history(self, job_id: str) -> list[Event]:
-        """A job's transitions so far; NotFound if there is no such job."""
+    async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
+        """A job's newest transitions, MAX_HISTORY at most, in their order; with
+        ``before_version``, of those that are older than that one.
+
+        The first one has version 1, so the first of an answer tells how many are older. NotFound
+        if there is no such job.
+        """
         ...
 
     def watch(self, job_id: str) -> AsyncIterator[Event]:

@@ -146,6 +146,8 @@ def decide(
     if steps is None:
         return Refusal.WRONG_STATE
 
+    if move is Move.HAND_BACK:
+        steps = _hand_back(live, asked, steps, rules)
     before, lease, worker_id = live.state, live.lease, live.worker_id
     ran_for: float | None = None
     if steps[0][0] is State.RUNNING:
@@ -179,6 +181,18 @@ def decide(
     return Decision(
         steps, lease, worker_id, ran_for if ended and end is not State.RUNNING else None
     )
+
+
+def _hand_back(
+    live: Live, asked: Transition, steps: tuple[Step, ...], rules: Rules
+) -> tuple[Step, ...]:
+    """A job that goes back and forth comes to an end, and so does its history."""
+    count = live.attempt - live.retry_count  # hand-overs that were no retry
+    if count <= rules.hand_backs:
+        asked.error = ""  # it was not started
+        return steps
+    asked.error = f"handed back without a start, after {count - 1} hand-overs that were no retry"
+    return steps[:1]  # FAILED, with what follows a failure
 
 
 def _fail(

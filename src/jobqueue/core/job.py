@@ -24,6 +24,9 @@ MAX_RETRIES = 1_000
 MAX_CAPACITY = 1_000_000_000_000
 MAX_WEIGHT = 1_000_000  # of a priority
 MAX_PAGE = 1_000  # jobs in one answer, on every face
+MAX_HISTORY = 500  # transitions of a job in one answer, on every face
+MAX_VERSION = 2**31 - 1  # of a job: its transitions are numbered from 1
+MAX_ERROR_BYTES = 8 * 1024  # of the text that an attempt ended with
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -204,6 +207,27 @@ class Event:
     queue: str = ""
 
 
+def older(events: Sequence[Event]) -> int:
+    """How many transitions of a job are older than these: they are numbered from 1."""
+    return events[0].version - 1 if events else 0
+
+
+def check_before_version(version: int | None) -> None:
+    """Refuse what can be no transition's number."""
+    if version is not None and not 1 <= version <= MAX_VERSION:
+        raise InvalidArgument("before_version", f"must be 1 to {MAX_VERSION}")
+
+
+def bounded(text: str, limit: int = MAX_ERROR_BYTES) -> str:
+    """Cut a text to so many bytes; what cannot be encoded is replaced."""
+    if len(text) <= limit and text.isascii():
+        return text
+    raw = text[: limit + 1].encode(errors="replace")  # a letter takes a byte or more
+    if len(raw) <= limit:
+        return raw.decode()
+    return raw[: limit - 3].decode(errors="ignore") + "…"
+
+
 @dataclass(slots=True)
 class Transition:
     """A move asked of the store. Use the named constructors."""
@@ -221,11 +245,10 @@ class Transition:
 
     def __post_init__(self) -> None:
         # A lone surrogate (an undecodable file name in an exception) and a NUL cannot be stored
-        # everywhere, and a report must not fail for its text.
+        # everywhere, and a report must not fail for its text. Whoever made it, it is kept with
+        # each attempt, so it is cut here.
         if self.error:
-            self.error = self.error.replace("\0", "\ufffd")
-            if not self.error.isascii():
-                self.error = self.error.encode(errors="replace").decode()
+            self.error = bounded(self.error.replace("\0", "\ufffd"))
 
     @property
     def by_others(self) -> bool:

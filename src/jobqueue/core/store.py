@@ -55,6 +55,7 @@ class Rules:
     poison_after: int = 3  # worker deaths, the last one while it ran; 0 = they are not counted
     watchdog_grace: float = 5.0  # what a worker gets beyond the run timeout to report it itself
     workers_per_owner: int = 10_000  # registrations of one caller at a time; 0 = no limit
+    hand_backs: int = 1_000  # of a job that cost no retry; each one after them is a failed attempt
 
 
 @dataclass(slots=True)
@@ -310,8 +311,9 @@ class Store(Protocol):
         """Read a page of jobs by their time of creation. Results are left out: they are large."""
         ...
 
-    async def history(self, job_id: str) -> list[Event]:
-        """Read a job's events in order; empty if there is no such job."""
+    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
+        """Read a job's newest MAX_HISTORY events, in order; with ``before``, of those that are
+        older than that version. Empty if there are none, or no such job."""
         ...
 
     async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:

@@ -22,6 +22,7 @@ from jobqueue.core.errors import (
 )
 from jobqueue.core.ids import new_job_ids, new_lease, parse_job_id
 from jobqueue.core.job import (
+    MAX_HISTORY,
     Cancellation,
     Event,
     Job,
@@ -37,6 +38,7 @@ from jobqueue.core.job import (
     Transition,
     WorkerInfo,
     WorkerStatus,
+    check_before_version,
     owner_allows,
 )
 from jobqueue.core.lifecycle import TERMINAL, State
@@ -433,10 +435,12 @@ class Engine(OperatorCalls):
         admission.check_time_query(query)
         return await self._store.list_by_time(query)
 
-    async def history(self, job_id: str) -> list[Event]:
+    async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
         """See ``ClientApi.history``."""
-        events = await self._store.history(parse_job_id(job_id))
-        if not events:
+        job_id = parse_job_id(job_id)
+        check_before_version(before_version)
+        events = await self._store.history(job_id, before_version)
+        if not events and (before_version is None or await self._store.get(job_id) is None):
             raise NotFound(f"job_id: there is no job {job_id}")
         return events
 
@@ -448,13 +452,18 @@ class Engine(OperatorCalls):
         try:
             while True:
                 changed.clear()
-                events = await self.history(job_id)
+                end = version + MAX_HISTORY + 1  # a long history is read piece by piece
+                events = await self._store.history(job_id, end)
+                if not events:
+                    raise NotFound(f"job_id: there is no job {job_id}")
                 ended = events[-1].to_state in TERMINAL
                 news = deque(event for event in events if event.version > version)
                 del events  # who follows a job keeps what is still to be told, no more
                 while news:
                     version = news[0].version
                     yield news.popleft()
+                if version + 1 == end:
+                    continue
                 if ended:
                     return
                 await is_set_within(changed, _WATCH_SAFETY_NET)

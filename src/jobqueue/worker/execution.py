@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.job import MAX_ERROR_BYTES, Assignment, Transition, bounded
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import Backoff
@@ -21,7 +21,6 @@ from jobqueue.worker.outcomes import Abort, PlainFailure, RetryLater, UnknownTas
 from jobqueue.worker.task import DEFAULT_OPTIONS, TaskDefinition, TaskOptions
 from jobqueue.worker.waiting import WaitingSlots
 
-MAX_ERROR_BYTES = 8 * 1024
 _MAX_MESSAGE_BYTES = 4 * 1024
 _MAX_CAUSES_BYTES = 3 * 1024
 _MAX_CAUSE_BYTES = 512
@@ -260,7 +259,7 @@ class Endings:
         return Transition.failed(
             job.seq,
             job.lease,
-            bounded(error),
+            error,
             retryable=retryable,
             retry_after=retry_after,
             ran_for=execution.ran_for(),
@@ -353,11 +352,3 @@ def _message(error: BaseException) -> str:
 
 def _frames(error: BaseException, skip: int = 0) -> str:
     return "".join(traceback.format_tb(error.__traceback__)[skip:][-_FRAMES:]).rstrip()
-
-
-def bounded(text: str, limit: int = MAX_ERROR_BYTES) -> str:
-    """Cut a text to so many bytes."""
-    raw = text.encode(errors="replace")
-    if len(raw) <= limit:
-        return text if text.isascii() else raw.decode()
-    return raw[: limit - 3].decode(errors="ignore") + "…"

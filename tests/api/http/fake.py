@@ -145,7 +145,7 @@ class FakeBackend:
         self.queries.append(query)
         return self.page
 
-    async def history(self, job_id: str) -> list[Event]:
+    async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
         await self.get(job_id)
         return [Event(job_id, 1, None, State.PENDING, Reason.SUBMITTED, CREATED, 0)]
 

@@ -16,7 +16,7 @@ from jobqueue.api.grpc.submit_stream import Stream, submit_stream
 from jobqueue.core.api import ClientApi
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
-from jobqueue.core.job import JobQuery, SubmitStatus
+from jobqueue.core.job import JobQuery, SubmitStatus, older
 from jobqueue.core.waiting import in_turns
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import client_pb2_grpc as rpc
@@ -124,9 +124,12 @@ class ClientServicer(rpc.ClientServiceServicer):
     async def GetHistory(
         self, request: pb.GetHistoryRequest, context: Any
     ) -> pb.GetHistoryResponse:
-        """A job's transitions so far."""
-        events = await self._backend.history(parse_job_id(request.job_id))
-        return pb.GetHistoryResponse(events=[event_to_pb(event) for event in events])
+        """A job's newest transitions."""
+        before = request.before_version if request.HasField("before_version") else None
+        events = await self._backend.history(parse_job_id(request.job_id), before)
+        return pb.GetHistoryResponse(
+            events=[event_to_pb(event) for event in events], older=older(events)
+        )
 
     @handled
     async def WatchJob(  # type: ignore[override]  # writes by itself, does not yield

@@ -18,7 +18,7 @@ from jobqueue.api.http.openapi import answers
 from jobqueue.api.http.params import EventParams, JobId
 from jobqueue.core.errors import JobQueueError, NotFound
 from jobqueue.core.ids import parse_job_id
-from jobqueue.core.job import Event
+from jobqueue.core.job import Event, older
 from jobqueue.core.waiting import give_answer_room_back
 
 _STREAM = "text/event-stream"
@@ -54,9 +54,9 @@ def event_routes(desk: Desk) -> APIRouter:
         job_id = parse_job_id(job_id)
         view = desk.view(params.view)
         if not params.watch and _STREAM not in request.headers.get("accept", ""):
-            history = await desk.backend.history(job_id)
+            history = await desk.backend.history(job_id, params.before_version)
             shown = [render.event_view(event, view) for event in history]
-            return reply(shapes.HistoryView(job_id=job_id, events=shown))
+            return reply(shapes.HistoryView(job_id=job_id, events=shown, older=older(history)))
         request.scope[PLACE].move(Kind.STREAM)
         give_answer_room_back()  # it sends little at a time
         stream = _Stream(desk, job_id, view, _last_seen(request))

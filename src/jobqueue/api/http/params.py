@@ -12,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from jobqueue.api.http.bodies import EPOCH, NAME, RFC3339
-from jobqueue.core.job import MAX_PAGE
+from jobqueue.core.job import MAX_PAGE, MAX_VERSION
 from jobqueue.core.lifecycle import DEATH_WORDS, VIEWS
 from jobqueue.core.texts import MAX_ERROR_FILTER_LENGTH
 
@@ -111,6 +111,12 @@ class _WaitParams(_JobParams):
 
 class _EventParams(_JobParams):
     watch: bool = Field(False, description="stream the events until the job is finished")
+    before_version: int | _Absent = Field(
+        None,
+        ge=1,
+        le=MAX_VERSION,
+        description="only transitions that are older than this one; a stream sends all",
+    )
 
 
 class _DeleteQueueParams(_Strict):

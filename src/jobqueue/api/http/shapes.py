@@ -127,10 +127,11 @@ class EventView(Struct, kw_only=True):
 
 
 class HistoryView(Struct, kw_only=True):
-    """A job's transitions, oldest first."""
+    """A job's newest transitions, 500 at most, oldest first."""
 
     job_id: str
     events: list[EventView]
+    older: int  # how many there are before these: ask for them with `before_version`
 
 
 class CancelAnswer(Struct, kw_only=True):

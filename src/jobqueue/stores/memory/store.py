@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import decide, overdue
@@ -13,6 +13,7 @@ from jobqueue.core.errors import QueueFull, no_such_queue
 from jobqueue.core.identity import Identity, new_store_id
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
+    MAX_HISTORY,
     NO_LABELS,
     Assignment,
     ComponentHealth,
@@ -63,6 +64,7 @@ from jobqueue.core.stream import (
     bytes_of,
     unpublished,
 )
+from jobqueue.core.waiting import turn
 from jobqueue.stores.memory.by_time import by_time
 from jobqueue.stores.memory.keys import Keys
 from jobqueue.stores.memory.outbox import Outbox, job_event
@@ -81,6 +83,9 @@ from jobqueue.stores.memory.roster import Roster
 from jobqueue.stores.memory.timers import Timers
 
 _SPARSE = 4  # so many numbers for each job are too many to try
+_LOOKED_AT = 2_000  # records, as long as one turn of the loop takes
+
+T = TypeVar("T")
 _ASSIGNED = ((State.ASSIGNED, Reason.ASSIGNED),)
 
 
@@ -448,57 +453,71 @@ class MemoryStore:
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
-        found: list[Job] = []
-        for record in self._newest_first(wanted.before_seq):
+
+        def shown(record: Record) -> Job | None:
             if wanted.queue is not None and record.spec.queue != wanted.queue:
-                continue
+                return None
             if wanted.states and record.state not in wanted.states:
-                continue
-            if not matches(record, wanted):
-                continue
-            found.append(job_of(record, self._progress))
-            if len(found) == wanted.limit:
-                break
-        return found
+                return None
+            return job_of(record, self._progress) if matches(record, wanted) else None
+
+        return await self._newest(wanted, shown)
 
     async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
         """See ``Store.dead_letters``."""
-        dead = (
-            record
-            for record in self._newest_first(wanted.before_seq)
-            if record.state is State.DEAD_LETTERED
-            and (wanted.queue is None or record.spec.queue == wanted.queue)
-        )
-        page = list(itertools.islice(dead, wanted.limit))
-        found = [(record.seq, record.version) for record in page if matches(record, wanted)]
-        return DeadLetters(found, len(page), page[-1].seq if len(page) == wanted.limit else None)
 
-    def _newest_first(self, before_seq: int | None) -> Iterator[Record]:
-        """From a place on: by number, since a dictionary cannot be entered in its middle."""
-        if before_seq is None or not self._by_seq:
-            yield from reversed(self._by_seq.values())
-            return
+        def dead(record: Record) -> tuple[int, int, bool] | None:
+            if record.state is not State.DEAD_LETTERED:
+                return None
+            if wanted.queue is not None and record.spec.queue != wanted.queue:
+                return None
+            return record.seq, record.version, matches(record, wanted)
+
+        page = await self._newest(wanted, dead)
+        found = [(seq, version) for seq, version, wanted_too in page if wanted_too]
+        return DeadLetters(found, len(page), page[-1][0] if len(page) == wanted.limit else None)
+
+    async def _newest(self, wanted: JobFilter, show: Callable[[Record], T | None]) -> list[T]:
+        """What ``show`` makes of the newest records, as far as it is not None.
+
+        Others have their turns meanwhile, so jobs may come, change and go.
+        """
+        found: list[T] = []
+        for looked_at, seq in enumerate(self._numbers(wanted.before_seq), 1):
+            if not looked_at % _LOOKED_AT:
+                await turn()
+            record = self._by_seq.get(seq)
+            shown = None if record is None else show(record)
+            if shown is not None:
+                found.append(shown)
+                if len(found) == wanted.limit:
+                    break
+        return found
+
+    def _numbers(self, before_seq: int | None) -> Sequence[int]:
+        """Numbers of jobs from a place on, newest first, which nothing changes meanwhile."""
+        if not self._by_seq:
+            return ()
         first, last = next(iter(self._by_seq)), next(reversed(self._by_seq))
+        before = last + 1 if before_seq is None else min(before_seq, last + 1)
         if last - first > _SPARSE * len(self._by_seq):  # most numbers are gone
-            for record in reversed(self._by_seq.values()):
-                if record.seq < before_seq:
-                    yield record
-            return
-        for seq in range(min(before_seq - 1, last), first - 1, -1):
-            found = self._by_seq.get(seq)
-            if found is not None:
-                yield found
+            return [seq for seq in reversed(self._by_seq) if seq < before]
+        return range(before - 1, first - 1, -1)
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""
+        await turn()
         records = self._by_seq.values()  # a later number, a later time
         in_order = records if wanted.ascending else reversed(records)
         return by_time(in_order, wanted, self._progress)
 
-    async def history(self, job_id: str) -> list[Event]:
+    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
         """See ``Store.history``."""
         record = self._jobs.get(job_id)
-        return [] if record is None else [event_of(event) for event in record.events]
+        if record is None:
+            return []
+        events = record.events if before is None else record.events[: max(0, before - 1)]
+        return [event_of(event) for event in events[-MAX_HISTORY:]]
 
     async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
         """See ``Store.events_after``."""

@@ -684,7 +684,8 @@ SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.n
        q.name
 FROM job_record AS r JOIN job_event AS e ON e.seq = r.seq JOIN queues AS q ON q.id = r.queue
 LEFT JOIN worker_name AS w ON w.id = e.worker
-WHERE r.seq = $1 ORDER BY e.version
+WHERE r.seq = $1 AND e.version < coalesce($2::int, e.version + 1)
+ORDER BY e.version DESC LIMIT $3
 
 -- name: snapshot
 -- What has been committed by now, in numbers: everything below the first, nothing from the second

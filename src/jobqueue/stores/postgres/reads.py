@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobqueue.core.job import Event, Held, Job, QueueStats, WaitingType, Worker
+from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, QueueStats, WaitingType, Worker
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.postgres.holding import Holding
@@ -129,12 +129,13 @@ async def dead_letters(db: Any, wanted: JobFilter) -> DeadLetters:
     return looked(rows, wanted.limit)
 
 
-async def history(db: Any, job_id: str) -> list[Event]:
-    """A job's events in order."""
+async def history(db: Any, job_id: str, before: int | None) -> list[Event]:
+    """A job's newest events in order."""
     seq = await find(db, job_id)
     if seq is None:
         return []
-    return [ROWS.event(row) for row in await db.fetch(SQL["history"], seq)]
+    rows = await db.fetch(SQL["history"], seq, before, MAX_HISTORY)
+    return [ROWS.event(row) for row in reversed(rows)]
 
 
 async def stats(db: Any, name: str | None) -> list[QueueStats]:

@@ -299,9 +299,11 @@ class PostgresStore:
             "list_by_time", lambda db: list_by_time(db, wanted)
         )
 
-    async def history(self, job_id: str) -> list[Event]:
+    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
         """See ``Store.history``."""
-        return await self._database.reading.read("history", lambda db: reads.history(db, job_id))
+        return await self._database.reading.read(
+            "history", lambda db: reads.history(db, job_id, before)
+        )
 
     async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
         """See ``Store.events_after``."""

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from jobqueue.core.clock import milliseconds
-from jobqueue.core.job import Event, Job, TimeQuery
+from jobqueue.core.job import MAX_HISTORY, Event, Job, TimeQuery
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.redis import documents
@@ -113,9 +113,9 @@ class Reads:
             ordered += sorted(job_id for _, job_id in same)
         return ordered[wanted.offset : end]
 
-    async def history(self, job_id: str) -> list[Event]:
+    async def history(self, job_id: str, before: int | None) -> list[Event]:
         """See ``Store.history``."""
-        found = await self._runner.read("history", (job_id,))
+        found = await self._runner.read("history", (job_id, before, MAX_HISTORY))
         return [documents.event(fields(flat)) for _, flat in found]
 
     async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:

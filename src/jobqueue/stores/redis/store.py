@@ -300,9 +300,9 @@ class RedisStore:
         """See ``Store.list_by_time``."""
         return await self._reads.list_by_time(wanted)
 
-    async def history(self, job_id: str) -> list[Event]:
+    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
         """See ``Store.history``."""
-        return await self._reads.history(job_id)
+        return await self._reads.history(job_id, before)
 
     async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
         """See ``Store.events_after``."""

@@ -198,7 +198,8 @@ SELECT l.seq IS NULL FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq WHERE r.
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker, e.detail,
        q.name
 FROM rec AS r JOIN event AS e ON e.seq = r.seq JOIN queue AS q ON q.id = r.queue
-WHERE r.id = ? ORDER BY e.version
+WHERE r.id = ?1 AND e.version < coalesce(?2, e.version + 1)
+ORDER BY e.version DESC LIMIT ?3
 
 -- name: events_after
 SELECT e.position, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker,

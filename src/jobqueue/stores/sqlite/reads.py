@@ -6,7 +6,7 @@ import json
 import sqlite3
 
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
-from jobqueue.core.job import Event, Held, Job, QueueStats, WaitingType, Worker
+from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, QueueStats, WaitingType, Worker
 from jobqueue.core.lifecycle import TERMINAL, Reason
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked, stats_row
@@ -114,9 +114,11 @@ def dead_letters(connection: sqlite3.Connection, wanted: JobFilter) -> DeadLette
     return looked(rows, wanted.limit)
 
 
-def history(connection: sqlite3.Connection, job_id: str) -> list[Event]:
-    """A job's events in order."""
-    return [ROWS.event(row) for row in connection.execute(SQL["history"], (id_to_bytes(job_id),))]
+def history(connection: sqlite3.Connection, job_id: str, before: int | None) -> list[Event]:
+    """A job's newest events in order."""
+    values = (id_to_bytes(job_id), before, MAX_HISTORY)
+    rows = connection.execute(SQL["history"], values).fetchall()
+    return [ROWS.event(row) for row in reversed(rows)]
 
 
 def events_after(

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.job import MAX_ERROR_BYTES, Assignment, Transition
 from jobqueue.core.progress import Progress
-from jobqueue.worker.execution import MAX_ERROR_BYTES, Endings, Execution, Host, Stop
+from jobqueue.worker.execution import Endings, Execution, Host, Stop
 from jobqueue.worker.executors.groups import describe_exit, kill_group
 from jobqueue.worker.executors.spawn import Spawned
 

@@ -51,6 +51,7 @@ from jobqueue.core.job import (
     SubmitResult,
     Worker,
     WorkerInfo,
+    check_before_version,
 )
 from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.progress import NO_PROGRESS, Progress
@@ -195,9 +196,10 @@ class GrpcBackend:
         page = await self._call(lambda at: at.client.ListJobs, request)
         return Page([job_from_pb(job) for job in page.jobs], page.next_page_token)
 
-    async def history(self, job_id: str) -> list[Event]:
-        """A job's transitions so far."""
-        request = client_pb2.GetHistoryRequest(job_id=job_id)
+    async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
+        """A job's newest transitions."""
+        check_before_version(before_version)
+        request = client_pb2.GetHistoryRequest(job_id=job_id, before_version=before_version)
         answer = await self._call(lambda at: at.client.GetHistory, request)
         return [event_from_pb(event) for event in answer.events]
 

@@ -474,40 +474,50 @@ class GetHistoryRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    BEFORE_VERSION_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """A UUID."""
+    before_version: _builtins.int
+    """Only events that are older than this version; unset: the newest."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
+        before_version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before_version", b"_before_version", "before_version", b"before_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before_version", b"_before_version", "before_version", b"before_version", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__before_version: _TypeAlias = _typing.Literal["before_version"]  # noqa: Y015
+    _WhichOneofArgType__before_version: _TypeAlias = _typing.Literal["_before_version", b"_before_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before_version) -> _WhichOneofReturnType__before_version | None: ...
 
 Global___GetHistoryRequest: _TypeAlias = GetHistoryRequest  # noqa: Y015
 
 @_typing.final
 class GetHistoryResponse(_message.Message):
-    """A job's transitions."""
+    """A job's newest transitions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    OLDER_FIELD_NUMBER: _builtins.int
+    older: _builtins.int
+    """How many are older than these: ask for them with before_version."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Event]:
-        """In order of their versions."""
+        """In order of their versions, 500 at most."""
 
     def __init__(
         self,
         *,
         events: _abc.Iterable[_types_pb2.Event] | None = ...,
+        older: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "older", b"older"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
