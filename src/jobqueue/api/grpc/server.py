@@ -80,6 +80,7 @@ class GrpcFace:
         self._backend = backend
         self._taskqueue = taskqueue
         self._services = SERVICES if taskqueue is None else (*SERVICES, TASKQUEUE_SERVICE)
+        self._largest_job = max_message_bytes
         self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
         self._reflection = reflection
         self._calls = Calls(on_call)
@@ -102,7 +103,7 @@ class GrpcFace:
         welcome = worker_pb2.Welcome(
             server_version=__version__, max_message_bytes=self._max_message_bytes
         )
-        self._workers = WorkerServicer(self._backend, calls, welcome)
+        self._workers = WorkerServicer(self._backend, calls, welcome, self._largest_job)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self._workers, behind)
         load = Load(self._backend, self._workers.count)
         client_pb2_grpc.add_ClientServiceServicer_to_server(
