@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Iterable
+from weakref import WeakValueDictionary
 
 from jobqueue.core.errors import too_many_names
 from jobqueue.core.job import Held, Worker, WorkerInfo, WorkerStatus, is_limited
@@ -27,13 +28,16 @@ class WorkerNames:
     def __init__(self, store: Store, most: int = MAX_OWNER_BYTES) -> None:
         self._store = store
         self._most = most
-        self._one_at_a_time = asyncio.Lock()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by owner
 
     async def register(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
         if not is_limited(info.owner) or _size(info) <= _FEW_BYTES:
             return await self._store.register_worker(info)
-        async with self._one_at_a_time:
+        lock = self._locks.get(info.owner)
+        if lock is None:
+            lock = self._locks[info.owner] = asyncio.Lock()
+        async with lock:  # one at a time
             await self._make_room(info)
             return await self._store.register_worker(info)
 
