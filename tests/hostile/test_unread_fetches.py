@@ -8,7 +8,9 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from jobqueue.access.budgets import MessageBytes, Room
 from jobqueue.api.grpc.channel import MIB
+from jobqueue.api.grpc.work_fetch import Buffer
 from jobqueue.pb.jq.v1 import client_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from tests import patience
 from tests.hostile.frames import Frames
@@ -124,3 +126,28 @@ async def test_small_jobs_come_as_many_as_are_asked_for(durable: Target):
             fetching("quick", 90, 10), metadata=metadata("worker"), timeout=patience.longest(30)
         )
         assert len(answer.assignments) > 60
+
+
+async def test_a_fetch_that_lacks_room_waits_for_it():
+    """And does not ask again and again meanwhile, however large jobs may be."""
+    for job_room in (1, 5, 10):
+        bytes = MessageBytes(10)
+        room = Room(bytes, "worker")
+        held = 0
+        while bytes.take("worker", 1):
+            held += 1
+        buffer = Buffer(job_room)
+        lacking: list[None] = []
+        buffer.lacks_room = lambda lacking=lacking: lacking.append(None)  # type: ignore[misc]
+        buffer.begin(room)
+        assert buffer.reserve(3) == 0
+        assert lacking
+        waiting = asyncio.create_task(room.until_room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        bytes.change("worker", held, 0)
+        async with patience.timeout(10):
+            await waiting
+        assert buffer.reserve(3) == 3
+        buffer.release(3)
+        assert not room.taken

@@ -20,15 +20,15 @@ _FILL_UP = 0.05  # seconds that a fetch waits for the next claim, if the last on
 class Buffer:
     """An inbox that keeps jobs until they are fetched. Cancels reach the worker by heartbeat.
 
-    A job is claimed for a fetch only when the answer has room for the largest one: nothing that was
-    claimed is refused.
+    A job is claimed for a fetch only when its answer has room, so that nothing that was claimed is
+    refused.
     """
 
-    def __init__(self, largest_job: int) -> None:
-        """``largest_job``: the most bytes that one can have."""
+    def __init__(self, job_room: int) -> None:
+        """``job_room``: what is taken for a job before its size is known."""
         self.status = WorkerStatus.ONLINE
         self.elsewhere = False
-        self._largest = weight(largest_job)
+        self._job_room = job_room
         self._room: AnswerRoom | None = None  # of the answer to the fetch under way
         self.lacks_room: Callable[[], None] = lambda: None  # called when it has none for a job
         self._jobs: list[Assignment] = []
@@ -56,9 +56,9 @@ class Buffer:
         room = self._room
         if room is None:
             return True
-        if room.taken and room.taken + self._largest > _MOST_BYTES:
+        if room.taken and room.taken + self._job_room > _MOST_BYTES:
             return False
-        if room.add(self._largest):
+        if room.add(self._job_room):
             return True
         self.lacks_room()
         return False
@@ -66,7 +66,7 @@ class Buffer:
     def release(self, slots: int) -> None:
         """See ``BoundedInbox.release``."""
         if self._room is not None:
-            self._room.change(self._room.taken - slots * self._largest)
+            self._room.change(self._room.taken - slots * self._job_room)
         self._goes_on = self._cut and self._came == slots
         self._came = 0
         if self._jobs:  # else a fetch waits on

@@ -43,12 +43,12 @@ class WorkerServicer(rpc.WorkerServiceServicer):
     """What workers call."""
 
     def __init__(
-        self, backend: Workplace, calls: Calls, welcome: pb.Welcome, largest_job: int
+        self, backend: Workplace, calls: Calls, welcome: pb.Welcome, job_room: int
     ) -> None:
-        """``largest_job``: the most bytes that a job takes in an answer."""
+        """``job_room``: what is taken for a job that is to be fetched, before its size is known."""
         self._backend = backend
         self._welcome = welcome
-        self._largest_job = largest_job
+        self._job_room = job_room
         self._seats = Seats()
         self.calls = calls
 
@@ -74,7 +74,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         """Register a worker that fetches."""
         info = new_info_from_pb(request.worker, current_caller().name)
         async with self._seats.taking(info.id):
-            buffer = Buffer(self._largest_job)
+            buffer = Buffer(self._job_room)
             desk = await self._open(info, buffer)
             self._seats.put(desk, Fetcher(desk, buffer))
         return pb.RegisterResponse(server_version=self._welcome.server_version)
