@@ -30,3 +30,15 @@ def open_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("open-target")
     with processes.server(folder, "--db-url", "memory://", "--worker-concurrency", "0") as service:
         yield Target(service)
+
+
+@pytest.fixture(scope="module")
+def durable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A server that reads each job anew from its store: a memory store has every payload once."""
+    folder = tmp_path_factory.mktemp("durable")
+    with processes.server(
+        folder,
+        *("--db-url", f"sqlite:///{folder}/jobs.db", "--worker-concurrency", "0"),
+        JQ_AUTH_API_KEYS=API_KEYS,
+    ) as service:
+        yield Target(service)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from jobqueue.pb.jq.v1 import client_pb2
-from tests.cli import processes
 from tests.hostile.frames import Frames
-from tests.hostile.target import API_KEYS, KEYS, Target, headers
+from tests.hostile.target import KEYS, Target, headers
 from tests.hostile.test_messages import WAIT_JOB, settled
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -21,18 +20,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 MIB = 1024 * 1024
 # One caller has room for 64 MiB of answers, and what is read from the store takes some beside.
 ROOM_MIB = 110
-
-
-@pytest.fixture(scope="module")
-def durable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """A server that reads each job anew from its store: a memory store has every payload once."""
-    folder = tmp_path_factory.mktemp("durable")
-    with processes.server(
-        folder,
-        *("--db-url", f"sqlite:///{folder}/jobs.db", "--worker-concurrency", "0"),
-        JQ_AUTH_API_KEYS=API_KEYS,
-    ) as service:
-        yield Target(service)
 
 
 def submitted(target: Target) -> str:

@@ -134,13 +134,14 @@ class MessageBytes:
 
     def has_room(self, account: str) -> bool:
         """Whether a caller, of whose messages none waits, may have another."""
-        return account not in self._waiting and self._room(account)
+        return account not in self._waiting and self._room(account, self.largest)
 
-    def take(self, account: str) -> bool:
-        """Take room for a message; False if there is none."""
-        if not self.has_room(account):
+    def take(self, account: str, amount: int | None = None) -> bool:
+        """Take room for a message, or this much; False if there is none."""
+        amount = self.largest if amount is None else amount
+        if account in self._waiting or not self._room(account, amount):
             return False
-        self._count.add(account, self.largest)
+        self._count.add(account, amount)
         return True
 
     async def wait(self, account: str) -> None:
@@ -182,14 +183,14 @@ class MessageBytes:
     def _held(self, account: str) -> int:
         return self._count.of.get(account, 0) if account else self._count.total
 
-    def _room(self, account: str) -> bool:
-        if not self._count.lacking(account, self.largest):
+    def _room(self, account: str, amount: int) -> bool:
+        if not self._count.lacking(account, amount):
             return True
         return not self._held(account) and self._count.total < 2 * self._budget.in_all
 
     def _let_in(self) -> None:
         while self._waiting:
-            account = next((one for one in self._waiting if self._room(one)), None)
+            account = next((one for one in self._waiting if self._room(one, self.largest)), None)
             if account is None:
                 return
             line = self._waiting.pop(account)
@@ -220,6 +221,19 @@ class Room:
             await self._bytes.wait(self._account)
         self.taken = self._bytes.largest
         self._unless_closed()
+
+    async def until_room(self) -> None:
+        """Wait until another message has room, and hold no more than before."""
+        if not self._bytes.take(self._account):
+            await self._bytes.wait(self._account)
+        self._bytes.change(self._account, self._bytes.largest, 0)
+
+    def add(self, amount: int) -> bool:
+        """Hold this much more if there is room for it."""
+        if self._closed or not self._bytes.take(self._account, amount):
+            return False
+        self.taken += amount
+        return True
 
     def change(self, amount: int) -> None:
         """Hold this much from now on."""

@@ -38,8 +38,8 @@ def list_workers(
             worker.info.hostname,
             str(worker.info.pid),
             _jobs(worker),
-            ",".join(worker.info.queues),
-            _types(worker.info.types),
+            ",".join(worker.info.queues) + _more(worker.queues_left_out),
+            _types(worker),
             ago(worker.last_seen),
         ]
         for worker in shown
@@ -59,17 +59,21 @@ def _jobs(worker: Worker) -> str:
     return f"{jobs} +{worker.overrun} overrun" if worker.overrun else jobs
 
 
-def _types(types: frozenset[str] | None) -> str:
+def _more(count: int) -> str:
+    return f" +{count}" if count else ""
+
+
+def _types(worker: Worker) -> str:
     """A few of them, those that every worker has last."""
     from jobqueue.worker.registry import Registry  # the other commands need no worker
 
+    types = worker.info.types
     if types is None:
         return "*"
     builtin = set(Registry().names())
     named = sorted(types - {""}, key=lambda type: (type in builtin, type))
     shown = named[:_TYPES_SHOWN] or [NO_TYPE]
-    left = len(types) - len(shown)
-    return ",".join(shown) + (f" +{left}" if left else "")
+    return ",".join(shown) + _more(len(types) + worker.types_left_out - len(shown))
 
 
 @app.command(epilog=examples("jq-ctl worker drain host1-4711"))

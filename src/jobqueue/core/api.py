@@ -4,7 +4,7 @@ clients implement them over gRPC, so that a caller cannot tell the two apart."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jobqueue.core.job import (
     Assignment,
@@ -107,11 +107,27 @@ class Inbox(Protocol):
         ...
 
 
+@runtime_checkable
+class BoundedInbox(Inbox, Protocol):
+    """An inbox that has room for so many jobs only: it is asked before any are claimed for it."""
+
+    def reserve(self, slots: int) -> int:
+        """Take room for jobs to come; returns for how many there is, at most ``slots``.
+
+        When there is more, the inbox sees to it that its slots are offered again.
+        """
+        ...
+
+    def release(self, slots: int) -> None:
+        """Give back what was reserved for so many: what came of them was assigned before."""
+        ...
+
+
 class Link(Protocol):
     """A registered worker's connection."""
 
     def grant(self, slots: int) -> None:
-        """Offer that many more free slots."""
+        """Offer that many more free slots; none: those that are free are offered again."""
         ...
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:

@@ -94,6 +94,16 @@ def not_your_worker(worker_id: str) -> PermissionDenied:
     )
 
 
+def too_many_names(owner: str, most: int) -> RateLimited:
+    """The error of a registration whose lists are too much with those of the caller's others."""
+    return RateLimited(
+        f"types: the workers of {owner!r} name so many types and queues that they would take more"
+        f" than {most >> 20} MiB together, the most that one caller may have; name fewer, or stop"
+        " workers",
+        retry_after=30.0,
+    )
+
+
 def too_many_workers(owner: str, most: int) -> RateLimited:
     """The error of a registration beyond what one caller may have."""
     return RateLimited(

@@ -658,6 +658,8 @@ class Worker:
     overrun: int = 0  # slots of attempts that are over, and whose function still runs
     partition: int | None = None  # where it hears of its jobs by Kafka; None: it is connected
     withheld: int = 0  # of such a worker: slots that get nothing, although no lease is held there
+    queues_left_out: int = 0  # of ``info.queues``, in a list that would be too long with them
+    types_left_out: int = 0  # the same of ``info.types``
 
 
 @dataclass(slots=True)

@@ -35,8 +35,19 @@ account: ContextVar[str] = ContextVar("jobqueue_account", default="")
 class AnswerRoom(Protocol):
     """Room in memory for what a call answers with."""
 
+    taken: int
+
     async def take(self) -> None:
         """Wait until the largest answer has room, and hold that; at once if it is held already."""
+
+    async def until_room(self) -> None:
+        """Wait until another message has room, and hold no more than before."""
+
+    def add(self, amount: int) -> bool:
+        """Hold this much more if there is room for it."""
+
+    def change(self, amount: int) -> None:
+        """Hold this much from now on."""
 
     def give_back(self) -> None:
         """Hold nothing any more."""

@@ -42,6 +42,7 @@ MAX_VERSION_LENGTH = 100
 MAX_PID = 2**31 - 1
 MAX_TYPES = 5_000  # of a worker
 MAX_QUEUES = 1_000  # of a worker; '*' stands for all
+MAX_NAME_BYTES = 256 * 1024  # of the types and queues that a worker names, together
 MAX_OFFSET = 10**18
 _NAME = re.compile(QUEUE_NAME)
 _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
@@ -164,6 +165,13 @@ def check_worker(info: WorkerInfo) -> None:
     check_queue_names([name for name in info.queues if name != ALL_QUEUES])
     if info.types is not None:
         _check_types(info.types)
+    size = sum(len(name.encode()) for name in (*info.queues, *(info.types or ())))
+    if size > MAX_NAME_BYTES:
+        raise InvalidArgument(
+            "types",
+            f"the names of types and queues take {size} bytes, which are too many; at most"
+            f" {MAX_NAME_BYTES} are allowed",
+        )
 
 
 def _check_types(types: frozenset[str]) -> None:

@@ -69,6 +69,7 @@ from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
 from jobqueue.engine.unserved import Unserved
 from jobqueue.engine.watching import Watchers
+from jobqueue.engine.worker_names import WorkerNames
 
 _log = logging.getLogger("jobqueue.engine")
 _WATCH_SAFETY_NET = 1.0  # how long a waiter trusts that it will be told
@@ -101,6 +102,7 @@ class Engine(OperatorCalls):
         self._stream_check = None if stream is None else stream_check(stream)
         self._queue_ttls = QueueTtls(store)
         self._watchers = Watchers()
+        self._worker_names = WorkerNames(store)
         self._started = False
         self._losing: set[asyncio.Task[object]] = set()
         self._writing: set[asyncio.Task[list[Outcome]]] = set()
@@ -481,7 +483,7 @@ class Engine(OperatorCalls):
             )
         admission.check_worker(info)
         info = dataclasses.replace(info, link=new_lease())
-        lost = await self._store.register_worker(info)
+        lost = await self._worker_names.register(info)
         if lost:
             error = f"worker {info.id} was started anew"
             await self._apply([Transition.worker_lost(one.seq, one.lease, error) for one in lost])

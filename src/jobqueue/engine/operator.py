@@ -32,6 +32,7 @@ from jobqueue.engine.health import Check
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.engine.unserved import Unserved
+from jobqueue.engine.worker_names import shorten
 
 _FORCE_CHUNK = 1_000
 # Dead letters that one call looks at: it answers well within a caller's patience.
@@ -132,7 +133,7 @@ class OperatorCalls:
 
     async def list_workers(self) -> list[Worker]:
         """See ``OperatorApi.list_workers``."""
-        return await self._store.workers()
+        return shorten(await self._store.workers())
 
     async def drain_worker(self, worker_id: str) -> None:
         """See ``OperatorApi.drain_worker``."""

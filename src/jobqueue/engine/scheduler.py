@@ -108,8 +108,8 @@ class Scheduler:
         if slots > 0:
             # Also if it is not open: a worker may hear before us that its drain was taken back.
             session.free += slots
-            if session.open and self.sessions.scope(session) not in self._dry:
-                self._wake.set()
+        if session.free > 0 and session.open and self.sessions.scope(session) not in self._dry:
+            self._wake.set()
 
     def tell(self, session: Session, status: WorkerStatus) -> None:
         """An operator wants this of a worker connected here."""

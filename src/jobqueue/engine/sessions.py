@@ -8,7 +8,7 @@ import heapq
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from jobqueue.core.api import Inbox
+from jobqueue.core.api import BoundedInbox, Inbox
 from jobqueue.core.job import Assignment, WorkerInfo, WorkerStatus
 from jobqueue.core.store import ALL_QUEUES, Claim
 
@@ -27,6 +27,7 @@ class Session:
 
     __slots__ = (
         "_settled",
+        "bounded",
         "counted",
         "drained",
         "free",
@@ -43,6 +44,7 @@ class Session:
     def __init__(self, info: WorkerInfo, inbox: Inbox) -> None:
         self.info = info
         self.inbox = inbox
+        self.bounded = inbox if isinstance(inbox, BoundedInbox) else None
         self.free = 0
         self.promised = 0
         self.held: set[int] = set()
@@ -201,15 +203,17 @@ class Sessions:
         claims: list[Claim] = []
         scopes: list[Scope] = []
         promised: dict[Session, int] = {}
-        for scope in sorted(groups, key=lambda scope: _turn(scope, groups[scope])):
+        turns = sorted(groups, key=lambda scope: _turn(scope, groups[scope]))
+        for place, scope in enumerate(turns):
             # An even share, so that one busy group does not starve another of the batch.
-            share = -(-limit // (len(groups) - len(claims)))
+            share = -(-limit // (len(groups) - place))
             if share <= 0:
                 break
             slots = _spread(groups[scope], share, promised, freed)
-            limit -= len(slots)
-            claims.append(Claim(scope[0], slots, *scope[1:]))
-            scopes.append(scope)
+            if slots:  # else no inbox has room
+                limit -= len(slots)
+                claims.append(Claim(scope[0], slots, *scope[1:]))
+                scopes.append(scope)
         for session, count in promised.items():
             session.free -= count
             session.promised += count
@@ -245,6 +249,8 @@ class Sessions:
                 session.inbox.assigned(got)
             else:
                 orphans += got
+            if session.bounded is not None:
+                session.bounded.release(count)
             session.settled()
         for got in by_worker.values():
             orphans += got
@@ -274,7 +280,10 @@ def _spread(
     if len(members) == 1:
         session, free = members[0]
         count = min(free, limit)
-        promised[session] = count
+        if session.bounded is not None:
+            count = session.bounded.reserve(count)
+        if count:
+            promised[session] = count
         return [session.info.id] * count
     heap = [
         (len(session.held) + session.promised - freed.get(session, 0), place, free, session)
@@ -284,6 +293,9 @@ def _spread(
     slots: list[str] = []
     while heap and len(slots) < limit:
         load, place, free, session = heap[0]
+        if session.bounded is not None and not session.bounded.reserve(1):
+            heapq.heappop(heap)
+            continue
         slots.append(session.info.id)
         promised[session] = promised.get(session, 0) + 1
         if free > 1:

@@ -178,8 +178,9 @@ class Door(grpc.GenericRpcHandler):
         requests, arrivals = self._room_for(rule)
         answers = self._answers
         largest = requests.largest
-        # Who reads takes room for the answer first. A long poll takes it when its wait is over.
-        polls = rule.reads and rule.kind is Kind.WAIT
+        # Who reads takes room for the answer first. A long poll takes it when its wait is over, or,
+        # if it gets jobs, before they are claimed for it.
+        polls = rule.kind is Kind.WAIT
         answers_at_once = rule.reads and not polls
 
         async def call(messages: Any, context: Any) -> bytes:

@@ -24,6 +24,7 @@ from jobqueue.api.grpc.channel import (
 )
 from jobqueue.api.grpc.client_servicer import ClientServicer
 from jobqueue.api.grpc.door import Door
+from jobqueue.api.grpc.duplex import weight
 from jobqueue.api.grpc.health import Health
 from jobqueue.api.grpc.listening import bind
 from jobqueue.api.grpc.load import Load
@@ -81,6 +82,8 @@ class GrpcFace:
         self._taskqueue = taskqueue
         self._services = SERVICES if taskqueue is None else (*SERVICES, TASKQUEUE_SERVICE)
         self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
+        # No more than a message: a fetch that lacks room for a job waits for that of a message.
+        self._job_room = min(weight(max_message_bytes), self._max_message_bytes)
         self._reflection = reflection
         self._calls = Calls(on_call)
         self._limiter = limiter
@@ -102,7 +105,7 @@ class GrpcFace:
         welcome = worker_pb2.Welcome(
             server_version=__version__, max_message_bytes=self._max_message_bytes
         )
-        self._workers = WorkerServicer(self._backend, calls, welcome)
+        self._workers = WorkerServicer(self._backend, calls, welcome, self._job_room)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self._workers, behind)
         load = Load(self._backend, self._workers.count)
         client_pb2_grpc.add_ClientServiceServicer_to_server(

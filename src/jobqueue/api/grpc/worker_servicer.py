@@ -22,6 +22,7 @@ from jobqueue.api.grpc.work_stream import Stream, WorkStream
 from jobqueue.core.api import AttendanceApi, DispatchApi, Inbox
 from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.job import Assignment, WorkerInfo
+from jobqueue.core.waiting import answer_room
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 from jobqueue.pb.jq.v1 import worker_pb2_grpc as rpc
 
@@ -36,9 +37,13 @@ class Workplace(DispatchApi, AttendanceApi, Protocol):
 class WorkerServicer(rpc.WorkerServiceServicer):
     """What workers call."""
 
-    def __init__(self, backend: Workplace, calls: Calls, welcome: pb.Welcome) -> None:
+    def __init__(
+        self, backend: Workplace, calls: Calls, welcome: pb.Welcome, job_room: int
+    ) -> None:
+        """``job_room``: what is taken for a job that is to be fetched, before its size is known."""
         self._backend = backend
         self._welcome = welcome
+        self._job_room = job_room
         self._seats = Seats()
         self._beats = Beats(calls)
         self.calls = calls
@@ -65,7 +70,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         """Register a worker that fetches."""
         info = new_info_from_pb(request.worker, current_caller().name)
         async with self._seats.taking(info.id):
-            buffer = Buffer()
+            buffer = Buffer(self._job_room)
             desk = await self._open(info, buffer)
             self._seats.put(desk, Fetcher(desk, buffer))
         return pb.RegisterResponse(server_version=self._welcome.server_version)
@@ -109,7 +114,8 @@ class WorkerServicer(rpc.WorkerServiceServicer):
             raise server_stopping()
         jobs: list[Assignment] | None = None
         try:
-            jobs = await self.calls.until_stopped(fetcher.fetch(request.limit, wait))
+            room = answer_room.get()
+            jobs = await self.calls.until_stopped(fetcher.fetch(request.limit, wait, room))
         finally:
             if jobs is None:
                 await asyncio.shield(self.calls.own(fetcher.retire()))

@@ -253,6 +253,8 @@ def worker_view(worker: Worker, view: str, held: Mapping[str, list[str]]) -> Wor
         version=info.version,
         queues=list(info.queues),
         types=None if info.types is None else sorted(info.types),
+        queues_left_out=worker.queues_left_out,
+        types_left_out=worker.types_left_out,
         concurrency=info.concurrency,
         running=worker.running,
         overrun=worker.overrun,

@@ -219,6 +219,8 @@ class WorkerView(Struct, kw_only=True):
     version: str
     queues: list[str]
     types: list[str] | None  # the task types it knows; null: it takes every type
+    queues_left_out: int  # how many more it names: long lists are shown in part
+    types_left_out: int
     concurrency: int
     running: int
     overrun: int

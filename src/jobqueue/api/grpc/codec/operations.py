@@ -273,6 +273,8 @@ def worker_to_pb(worker: Worker) -> types_pb2.Worker:
         running=worker.running,
         owner=shown_owner(worker.info.owner),
         overrun=worker.overrun,
+        queues_left_out=worker.queues_left_out,
+        types_left_out=worker.types_left_out,
     )
 
 
@@ -287,6 +289,8 @@ def worker_from_pb(message: types_pb2.Worker) -> Worker:
         last_seen=seconds(message.last_seen),
         running=message.running,
         overrun=message.overrun,
+        queues_left_out=message.queues_left_out,
+        types_left_out=message.types_left_out,
     )
 
 

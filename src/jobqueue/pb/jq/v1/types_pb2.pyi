@@ -892,6 +892,8 @@ class Worker(_message.Message):
     RUNNING_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     OVERRUN_FIELD_NUMBER: _builtins.int
+    QUEUES_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    TYPES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     status: Global___WorkerStatus.ValueType
     """Its status."""
     running: _builtins.int
@@ -904,6 +906,10 @@ class Worker(_message.Message):
     """Slots whose attempt is over (timed out, or its lease was lost) and whose function still runs, by
     its last heartbeat.
     """
+    queues_left_out: _builtins.int
+    """How many queues of info are left out, because the list of workers would be too long with them."""
+    types_left_out: _builtins.int
+    """The same of types."""
     @_builtins.property
     def info(self) -> Global___WorkerInfo:
         """As registered."""
@@ -926,10 +932,12 @@ class Worker(_message.Message):
         running: _builtins.int = ...,
         owner: _builtins.str = ...,
         overrun: _builtins.int = ...,
+        queues_left_out: _builtins.int = ...,
+        types_left_out: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "registered_at", b"registered_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "overrun", b"overrun", "owner", b"owner", "registered_at", b"registered_at", "running", b"running", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "overrun", b"overrun", "owner", b"owner", "queues_left_out", b"queues_left_out", "registered_at", b"registered_at", "running", b"running", "status", b"status", "types_left_out", b"types_left_out"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

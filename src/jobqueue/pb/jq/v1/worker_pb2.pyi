@@ -631,7 +631,7 @@ class FetchRequest(_message.Message):
     incarnation: _builtins.int
     """As registered."""
     limit: _builtins.int
-    """At most so many; no more than the worker's free slots."""
+    """At most so many; no more than the worker's free slots. Large jobs come fewer at a time."""
     wait_seconds: _builtins.float
     """At most 30."""
     def __init__(

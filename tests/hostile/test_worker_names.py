@@ -1,0 +1,138 @@
+"""What workers name takes bounded memory, and no list of workers is too long to be read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from jobqueue.core.errors import RateLimited
+from jobqueue.core.job import WorkerInfo, WorkerStatus
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.worker_names import WorkerNames, shorten
+from jobqueue.pb.jq.v1 import operator_pb2, types_pb2, worker_pb2, worker_pb2_grpc
+from jobqueue.stores.memory import MemoryStore
+from tests import patience
+from tests.api.grpc.inbox import RecordingInbox
+from tests.hostile.target import Target, headers, metadata
+
+MIB = 1024 * 1024
+WIDE = "\U0001f600"  # 4 bytes
+e2e = pytest.mark.e2e
+
+
+def names(number: int, count: int, text: str) -> list[str]:
+    return [f"{number:05d}.{at:05d}.{text}" for at in range(count)]
+
+
+async def register(channel: grpc.aio.Channel, number: int, types: list[str]) -> grpc.StatusCode:
+    stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+    info = types_pb2.WorkerInfo(
+        id=f"w{number}",
+        incarnation=number + 1,
+        hostname="h",
+        pid=1,
+        concurrency=1,
+        queues=["default"],
+        types=types,
+    )
+    call = stub.Register(
+        worker_pb2.RegisterRequest(worker=info),
+        metadata=metadata("worker"),
+        timeout=patience.longest(60),
+    )
+    code: grpc.StatusCode = await call.code()
+    return code
+
+
+@e2e
+@pytest.mark.timeout(300)
+async def test_the_names_of_workers_take_bounded_memory_and_can_be_listed(target: Target):
+    """Before, each of these workers took up to 5 MiB, and no operator could list them."""
+    async with target.channel() as channel:
+        with target.watched() as seen:
+            for number in range(30):
+                code = await register(channel, number, names(number, 5_000, WIDE * 188))
+                assert code is grpc.StatusCode.INVALID_ARGUMENT
+            codes = [
+                await register(channel, number, names(number, 1_000, "x" * 188))
+                for number in range(60)
+            ]
+            assert set(codes) == {grpc.StatusCode.OK}
+        assert seen.grown_mib < 100
+        seen.check_healthy()
+        call: Any = channel.unary_unary("/jq.v1.OperatorService/ListWorkers")
+        answer = operator_pb2.ListWorkersResponse.FromString(
+            await call(b"", metadata=metadata("operator"), timeout=patience.longest(60))
+        )
+        assert answer.ByteSize() < 4 * MIB  # what gRPC's clients take
+        for worker in answer.workers:
+            assert len(worker.info.types) + worker.types_left_out == 1_000
+    status, text = await asyncio.to_thread(target.ask, "GET", "/workers", headers("operator"))
+    assert status == 200
+    assert len(text) < 4 * MIB
+    for worker in json.loads(text)["workers"]:
+        assert worker["types"] == sorted(worker["types"])
+        assert len(worker["types"]) + worker["types_left_out"] == 1_000
+
+
+def info(id: str, types: int, owner: str = "fleet", incarnation: int = 1) -> WorkerInfo:
+    return WorkerInfo(
+        id=id,
+        incarnation=incarnation,
+        hostname="h",
+        pid=1,
+        concurrency=1,
+        queues=("default",),
+        types=frozenset(names(0, types, "x" * 8)),
+        owner=owner,
+    )
+
+
+async def test_the_workers_of_one_caller_name_so_much_at_most():
+    store = MemoryStore()
+    await store.open()
+    workers = WorkerNames(store, most=MIB)
+    for number in range(24):  # a name takes 20 bytes, and 64 more
+        await workers.register(info(f"w{number}", 500))
+    with pytest.raises(RateLimited, match=r"types: .*'fleet'.* 1 MiB"):
+        await workers.register(info("w24", 500))
+    assert len(await store.workers()) == 24
+    # Others have room of their own, and so has who registers anew.
+    await workers.register(info("another", 500, owner="others"))
+    await workers.register(info("w0", 500, incarnation=2))
+    # Workers that are gone make room.
+    await store.set_worker_status("w1", WorkerStatus.OFFLINE)
+    await workers.register(info("next", 500))
+    assert "w1" not in {worker.info.id for worker in await store.workers()}
+
+
+async def test_a_large_fleet_registers_and_is_listed_in_full():
+    """2,000 workers with one key and 50 types each."""
+    store = MemoryStore()
+    await store.open()
+    workers = WorkerNames(store)
+    for number in range(2_000):
+        await workers.register(info(f"w{number}", 50))
+    found = await store.workers()
+    assert shorten(found) == found
+
+
+async def test_a_list_of_many_workers_has_less_of_each():
+    engine = Engine(MemoryStore())
+    await engine.start()
+    try:
+        await engine.connect(info("one", 5_000), RecordingInbox())
+        (worker,) = await engine.list_workers()
+        assert worker.info.types is not None
+        assert worker.types_left_out == 5_000 - len(worker.info.types)
+        few = shorten((await engine.store.workers()) * 1_000)
+        assert few[0].types_left_out > worker.types_left_out > 0
+        assert few[0].info.queues == ("default",)
+        assert few[0].info.types
+    finally:
+        await engine.stop()
