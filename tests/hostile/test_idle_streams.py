@@ -12,14 +12,18 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from jobqueue.access.budgets import MessageBytes
+from jobqueue.access.budgets import MessageBytes, Room
 from jobqueue.api.grpc.calls import Calls, end
 from jobqueue.api.grpc.channel import MIB
 from jobqueue.api.grpc.duplex import Duplex
 from jobqueue.api.grpc.submit_stream import submit_stream
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Job, JobSpec
-from jobqueue.core.waiting import LONG
+from jobqueue.core.lifecycle import TERMINAL
+from jobqueue.core.store import Change
+from jobqueue.core.waiting import LONG, answer_room
+from jobqueue.engine.engine import Engine
+from jobqueue.stores.memory import MemoryStore
 from tests import patience
 from tests.hostile.known_callers import serving
 
@@ -150,3 +154,74 @@ async def test_a_long_poll_keeps_no_job_while_it_waits():
         jobs = [one for one in gc.get_objects() if isinstance(one, Job)]
         assert made.job_id not in [job.id for job in jobs]
         await end(waiting)
+
+
+class CountingStore(MemoryStore):
+    """Counts how often a job is read, and how often it is only looked at."""
+
+    reads = 0
+    looks = 0
+
+    def on_change(self, heard: Callable[[Change], None]) -> None:
+        self.heard = heard
+
+    async def has_ended(self, job_id: str) -> bool | None:
+        self.looks += 1
+        return await super().has_ended(job_id)
+
+    async def get(self, job_id: str) -> Job | None:
+        self.reads += 1
+        return await super().get(job_id)
+
+
+@contextlib.asynccontextmanager
+async def over(store: CountingStore) -> AsyncIterator[Engine]:
+    engine = Engine(store)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def test_a_large_job_is_read_when_it_has_ended():
+    """Before, each long poll read it each time that it looked whether it had ended."""
+    store = CountingStore()
+    async with over(store) as engine, patience.timeout(30):
+        (made,) = await engine.submit([JobSpec(payload=b"x" * MIB)])
+        waiting = asyncio.create_task(engine.wait(made.job_id, 60.0))
+        while store.reads + store.looks < 4:
+            store.heard(Change.ENDED)  # of another job, elsewhere
+            await asyncio.sleep(0.01)
+        assert store.reads == 1
+        await engine.cancel(made.job_id)
+        assert (await waiting).state in TERMINAL
+
+
+async def test_a_long_poll_reads_its_job_when_the_answer_has_room():
+    """Before, all long polls of a job read it at once when it ended."""
+    store = CountingStore()
+    answers = MessageBytes(10, per_caller=2)
+    rooms = [Room(answers, "app") for _ in range(6)]
+
+    async def poll(engine: Engine, room: Room, job_id: str) -> Job:
+        answer_room.set(room)
+        return await engine.wait(job_id, 60.0)
+
+    async with over(store) as engine, patience.timeout(30):
+        (made,) = await engine.submit([JobSpec(payload=b"x")])
+        polls = [asyncio.create_task(poll(engine, room, made.job_id)) for room in rooms]
+        await asyncio.sleep(0.1)
+        assert answers.has_room("app")  # those that wait hold none
+        store.reads = -1  # the cancel reads it, too
+        await engine.cancel(made.job_id)
+        left = set(polls)
+        while left:
+            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            assert store.reads <= 2
+            store.reads -= len(done)
+            for task in done:
+                assert task.result().state in TERMINAL
+                rooms[polls.index(task)].close()  # its answer is sent
+    assert answers.has_room("app")
+    assert not answers.wanted

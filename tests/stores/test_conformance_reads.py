@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import SubmitStatus, Transition
-from jobqueue.core.lifecycle import State
+from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.store import JobFilter, Rules
 from tests.stores.driver import Driver, spec
 
@@ -19,7 +19,20 @@ async def test_an_unknown_job_is_none_and_has_no_history(driver: Driver):
     (unknown,) = new_job_ids(1)
     assert await driver.store.get(unknown) is None
     assert await driver.store.history(unknown) == []
+    assert await driver.store.has_ended(unknown) is None
     assert await driver.store.delete_job(unknown) is None
+
+
+@pytest.mark.parametrize("state", State)
+async def test_a_job_has_ended_when_its_state_is_terminal(driver: Driver, state: State):
+    job = await driver.brought_to(state)
+    assert await driver.store.has_ended(job.id) is (state in TERMINAL)
+
+
+async def test_a_job_that_is_retried_has_not_ended(driver: Driver):
+    job = await driver.brought_to(X)
+    await driver.do(Transition.retried_by_hand(job.seq))
+    assert await driver.store.has_ended(job.id) is False
 
 
 # -- list ----------------------------------------------------------------------------------

@@ -201,6 +201,45 @@ class MessageBytes:
                 turn.set_result(None)
 
 
+class Room:
+    """What the answer to one call takes. To close it twice is no error."""
+
+    __slots__ = ("_account", "_bytes", "_closed", "taken")
+
+    def __init__(self, bytes: MessageBytes, account: str) -> None:
+        self._bytes = bytes
+        self._account = account
+        self._closed = False
+        self.taken = 0
+
+    async def take(self) -> None:
+        """Wait until the largest answer has room, and hold that; at once if any is held."""
+        if self.taken or self._closed:
+            return
+        if not self._bytes.take(self._account):
+            await self._bytes.wait(self._account)
+        self.taken = self._bytes.largest
+        self._unless_closed()
+
+    def change(self, amount: int) -> None:
+        """Hold this much from now on."""
+        if amount != self.taken and (not self._closed or not amount):
+            self.taken = self._bytes.change(self._account, self.taken, amount)
+
+    def give_back(self) -> None:
+        """Hold nothing any more."""
+        self.change(0)
+
+    def close(self) -> None:
+        """The call has ended: nothing is held, and nothing will be."""
+        self._closed = True
+        self._unless_closed()
+
+    def _unless_closed(self) -> None:
+        if self._closed:
+            self.change(0)
+
+
 class Count:
     """How much there is of something, for each caller and in all."""
 

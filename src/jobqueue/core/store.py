@@ -290,6 +290,10 @@ class Store(Protocol):
         """Read one job."""
         ...
 
+    async def has_ended(self, job_id: str) -> bool | None:
+        """Whether a job is in a terminal state; None if there is no such job. Reads little."""
+        ...
+
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """Read a page of jobs, newest first."""
         ...

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
@@ -31,6 +31,20 @@ _LONG_ROUND = 0.1  # seconds
 account: ContextVar[str] = ContextVar("jobqueue_account", default="")
 """Whose work a task does; a face sets it for each call."""
 
+
+class AnswerRoom(Protocol):
+    """Room in memory for what a call answers with."""
+
+    async def take(self) -> None:
+        """Wait until the largest answer has room, and hold that; at once if it is held already."""
+
+    def give_back(self) -> None:
+        """Hold nothing any more."""
+
+
+answer_room: ContextVar[AnswerRoom | None] = ContextVar("jobqueue_answer_room", default=None)
+"""Of the call that a task serves. A face sets it where an answer may be large."""
+
 _number: ContextVar[int] = ContextVar("jobqueue_turns", default=0)  # of a task that takes turns
 _numbers = count(1)
 
@@ -42,6 +56,20 @@ async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
+
+
+async def take_answer_room() -> None:
+    """Wait until what is read now may be answered with. To be called before it is read."""
+    room = answer_room.get()
+    if room is not None:
+        await room.take()
+
+
+def give_answer_room_back() -> None:
+    """What was read is not answered with."""
+    room = answer_room.get()
+    if room is not None:
+        room.give_back()
 
 
 def cancel_requested() -> bool:

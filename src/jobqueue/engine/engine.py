@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import cast
 
@@ -43,7 +44,12 @@ from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
-from jobqueue.core.waiting import in_turns, is_set_within
+from jobqueue.core.waiting import (
+    give_answer_room_back,
+    in_turns,
+    is_set_within,
+    take_answer_room,
+)
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
@@ -64,6 +70,7 @@ from jobqueue.engine.watching import Watchers
 
 _log = logging.getLogger("jobqueue.engine")
 _WATCH_SAFETY_NET = 1.0  # how long a waiter trusts that it will be told
+_LARGE = 16 * 1024  # bytes of a payload that is not read to see whether its job has ended
 _LANES = 2  # batches in flight, where the store's writes run beside each other
 _CANCEL_TRIES = 10  # a job can change state between our look and our write, but not for ever
 
@@ -359,19 +366,26 @@ class Engine(OperatorCalls):
         job_id = parse_job_id(job_id)
         deadline = None if timeout is None else time.monotonic() + timeout
         changed = self._watchers.enter(job_id)
+        is_large = False
         try:
             while True:
                 changed.clear()
-                job = await self._get(job_id)
-                if job.state in TERMINAL:
-                    return job
-                patience = _WATCH_SAFETY_NET
-                if deadline is not None:
-                    patience = min(patience, deadline - time.monotonic())
-                    if patience <= 0:
+                over = deadline is not None and deadline <= time.monotonic()
+                # A large job is read once more, at the end. Others are read in place of asking.
+                if not is_large or over or await self._store.has_ended(job_id) is not False:
+                    await take_answer_room()
+                    job = await self._get(job_id)
+                    if job.state in TERMINAL:
+                        return job
+                    if deadline is not None and deadline <= time.monotonic():
                         job.hint = await self._unserved.hint(job, self._clock.now())
                         return job
-                del job  # with its payload, while nothing happens
+                    is_large = len(job.payload) > _LARGE
+                    del job  # with its payload, while nothing happens
+                    give_answer_room_back()
+                patience = _WATCH_SAFETY_NET
+                if deadline is not None:
+                    patience = max(0.0, min(patience, deadline - time.monotonic()))
                 await is_set_within(changed, patience)
         finally:
             self._watchers.leave(job_id, changed)
@@ -435,11 +449,13 @@ class Engine(OperatorCalls):
             while True:
                 changed.clear()
                 events = await self.history(job_id)
-                for event in events:
-                    if event.version > version:
-                        version = event.version
-                        yield event
-                if events[-1].to_state in TERMINAL:
+                ended = events[-1].to_state in TERMINAL
+                news = deque(event for event in events if event.version > version)
+                del events  # who follows a job keeps what is still to be told, no more
+                while news:
+                    version = news[0].version
+                    yield news.popleft()
+                if ended:
                     return
                 await is_set_within(changed, _WATCH_SAFETY_NET)
         finally:

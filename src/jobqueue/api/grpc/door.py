@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 from google.protobuf import descriptor_pool
 
-from jobqueue.access.budgets import Budgets, MessageBytes, Place
+from jobqueue.access.budgets import Budgets, MessageBytes, Place, Room
 from jobqueue.access.callers import EVERY_ROLE, Caller, Role, enter_call
 from jobqueue.access.certificates import has_nul
 from jobqueue.access.policy import API_KEY, AUTHORIZATION, Access, Shown, permit
@@ -25,10 +25,10 @@ from jobqueue.api.grpc.arrivals import Arrivals
 from jobqueue.api.grpc.calls import Calls, server_stopping
 from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES
 from jobqueue.api.grpc.counting import Refused, counted
-from jobqueue.api.grpc.duplex import Duplex, results_weight, take_room, weight
+from jobqueue.api.grpc.duplex import Duplex, results_weight, weight
 from jobqueue.api.grpc.errors import to_status
 from jobqueue.core.errors import InvalidArgument, JobQueueError, PermissionDenied
-from jobqueue.core.waiting import LONG, turn
+from jobqueue.core.waiting import LONG, answer_room, turn
 
 CERTIFICATE = "x509_pem_cert"  # in what gRPC knows of a connection: the client's certificate
 
@@ -178,8 +178,9 @@ class Door(grpc.GenericRpcHandler):
         requests, arrivals = self._room_for(rule)
         answers = self._answers
         largest = requests.largest
-        # Who reads takes room for the answer first. A long poll must not: it takes its time.
-        answers_at_once = rule.reads and rule.kind is not Kind.WAIT
+        # Who reads takes room for the answer first. A long poll takes it when its wait is over.
+        polls = rule.reads and rule.kind is Kind.WAIT
+        answers_at_once = rule.reads and not polls
 
         async def call(messages: Any, context: Any) -> bytes:
             try:
@@ -189,14 +190,14 @@ class Door(grpc.GenericRpcHandler):
                 counted_as.enter(account)
             except JobQueueError as error:
                 await self._abort(method, error, time.perf_counter(), context)
-            asked = answered = 0
+            asked = 0
+            room = Room(answers, account)
 
             def ended(_: object) -> None:
                 counted_as.leave(account)
                 if asked:
                     requests.change(account, asked, 0)
-                if answered:
-                    answers.change(account, answered, 0)
+                room.close()
 
             # gRPC does so when the answer has been sent, or when the call ends in another way.
             context.add_done_callback(ended)
@@ -214,26 +215,27 @@ class Door(grpc.GenericRpcHandler):
                 if isinstance(request, Refused):
                     raise request.error
                 if answers_at_once:
-                    if not answers.take(account):
-                        await answers.wait(account)
-                    answered = largest
+                    await room.take()
                 elif rule.results and (most := results_weight(len(getattr(request, rule.results)))):
-                    answered = await take_room(answers, account, most)
+                    await room.take()
+                    room.change(most)
                 else:
                     answers.check(account, 0, 0)
+                    if polls:
+                        answer_room.set(room)
             except JobQueueError as error:
                 await self._abort(method, error, time.perf_counter(), context)
             made = inner(request, context)
             del request  # gRPC keeps this frame with the error of a call that is refused
             answer: bytes = serialize(await made)
             size = weight(len(answer))
-            if size != answered:
-                if rule.reads and size > answered:
-                    try:
-                        answers.check(account, answered, size)
-                    except JobQueueError as error:
-                        await self._abort(method, error, time.perf_counter(), context)
-                answered = answers.change(account, answered, size)
+            if rule.reads and size > room.taken:
+                try:
+                    answers.check(account, room.taken, size)
+                except JobQueueError as error:
+                    del answer  # as above
+                    await self._abort(method, error, time.perf_counter(), context)
+            room.change(size)
             return answer
 
         return call

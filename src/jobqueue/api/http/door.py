@@ -9,16 +9,20 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobqueue.access import audit
+from jobqueue.access.budgets import MessageBytes, Room
 from jobqueue.access.callers import enter_call
 from jobqueue.access.policy import ANY_ROLE, Access, Shown, permit, shown_in
-from jobqueue.access.rules import HTTP, RULES, Rule, http_rule
+from jobqueue.access.rules import HTTP, RULES, Kind, Rule, http_rule
 from jobqueue.api.http.errors import OBJECT, OUTCOME, answer
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import JobQueueError, PermissionDenied, Unauthenticated
+from jobqueue.core.waiting import answer_room
 
 CERTIFICATE = "jobqueue.certificate"  # in the scope: the name in the client's certificate
 
 PLACE = "jobqueue.place"  # in the scope: the request's Place in the budgets
+
+ROOM = "jobqueue.room"  # in the scope: what the request's answer takes
 
 _STATUS = "server.status"
 _FOUND = "jobqueue.found"  # in the scope: the route, and what it adds to the scope
@@ -51,6 +55,7 @@ class Door:
         self._access = settings.access
         self._budgets = settings.budgets
         self._routes = routes
+        self._answers = MessageBytes(settings.max_answer_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or say why not."""
@@ -66,12 +71,18 @@ class Door:
                 await answer(error)(scope, receive, send)
                 return
             enter_call(caller)
+            room = scope[ROOM] = Room(self._answers, caller.account)
+            answer_room.set(room)
             try:
+                # Who reads takes room for the answer first. Others take it when they know it.
+                if rule.reads and rule.kind is not Kind.WAIT:
+                    await room.take()
                 if rule.changes:
                     await self._change(action, scope, receive, send)
                 else:
                     await self._app(scope, receive, send)
             finally:
+                room.close()
                 place.leave()
             return
         await self._app(scope, receive, send)

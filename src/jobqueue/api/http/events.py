@@ -19,6 +19,7 @@ from jobqueue.api.http.params import EventParams, JobId
 from jobqueue.core.errors import JobQueueError, NotFound
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import Event
+from jobqueue.core.waiting import give_answer_room_back
 
 _STREAM = "text/event-stream"
 _MAX_DIGITS = 19
@@ -57,6 +58,7 @@ def event_routes(desk: Desk) -> APIRouter:
             shown = [render.event_view(event, view) for event in history]
             return reply(shapes.HistoryView(job_id=job_id, events=shown))
         request.scope[PLACE].move(Kind.STREAM)
+        give_answer_room_back()  # it sends little at a time
         stream = _Stream(desk, job_id, view, _last_seen(request))
         await stream.open()
         return StreamingResponse(

@@ -10,9 +10,11 @@ import time
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jobqueue.access.budgets import Room
+from jobqueue.api.http.door import ROOM
 from jobqueue.api.http.errors import answer
 from jobqueue.api.http.page_headers import protect
-from jobqueue.api.http.settings import MIB, HttpSettings
+from jobqueue.api.http.settings import KIB, MIB, HttpSettings
 from jobqueue.api.http.web_pages import WebPages
 from jobqueue.core.errors import (
     DeadlineExceeded,
@@ -25,6 +27,7 @@ _log = logging.getLogger("jobqueue.http")
 _LIMIT = "jobqueue.time_limit"
 _LINGER_BYTES = 16 * MIB
 _LINGER_SECONDS = 2.0
+_PIECE = 64 * KIB
 
 
 def allow_longer(request: Request, seconds: float) -> None:
@@ -39,6 +42,7 @@ class _Exchange:
     """One request and its answer, as they pass by."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
         self._receive = receive
         self._send = send
         headers = dict(scope["headers"])
@@ -65,11 +69,28 @@ class _Exchange:
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             if self.limit is not None:
                 self.limit.reschedule(asyncio.get_running_loop().time() + self.time_to_send)
-        elif self._cut_off and not message.get("more_body", False):
-            await self._send({**message, "more_body": True})
-            await self._linger()
-            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        else:
+            if len(message.get("body", b"")) > _PIECE:
+                await self._send_in_pieces(message["body"])
+                message = {**message, "body": b""}
+            if self._cut_off and not message.get("more_body", False):
+                await self._send({**message, "more_body": True})
+                await self._linger()
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
+
+    async def _send_in_pieces(self, body: bytes) -> None:
+        """Send each piece when the other side has read those before.
+
+        Who asks for much on many connections and reads nothing takes little memory, or as much as
+        there is room for.
+        """
+        room: Room | None = self._scope.get(ROOM)
+        if room is not None:
+            room.change(len(body))
+        for at in range(0, len(body), _PIECE):
+            piece = body[at : at + _PIECE]
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def _linger(self) -> None:
         """Throw away for a moment what still arrives of a body that was answered early.

@@ -38,6 +38,7 @@ from jobqueue.core.errors import (
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import JobQuery, JobSpec, RetryQuery, SubmitResult, SubmitStatus
 from jobqueue.core.lifecycle import State, parse_deaths, project
+from jobqueue.core.waiting import TURN, take_answer_room
 
 
 def submit_routes(desk: Desk) -> APIRouter:
@@ -100,6 +101,8 @@ def submit_routes(desk: Desk) -> APIRouter:
     async def submit_batch(request: Request, params: NoParams) -> Response:
         async with desk.buffers.body(request, desk.settings.max_batch_bytes) as body:
             items = await decode_batch(body, desk.settings)
+            if len(items) > TURN:
+                await take_answer_room()
             specs = [item for item in items if isinstance(item, JobSpec)]
             submitted = iter(await desk.submit(specs) if specs else [])
         results = [
@@ -131,6 +134,7 @@ async def _key_taken(desk: Desk, result: SubmitResult, view: str) -> Response:
         job=None,
     )
     with contextlib.suppress(NotFound):  # removed since; its key lives on until it expires
+        await take_answer_room()
         job = await desk.backend.get(result.job_id)
         # A key that is everybody's may stand for another caller's job: of that, only the id.
         if job.key_owner == current_caller().name:
@@ -159,6 +163,7 @@ def job_routes(desk: Desk) -> APIRouter:
         allow_longer(request, timeout)
         job = await desk.unless_interrupted(request, desk.backend.wait(job_id, timeout))
         if job is None:
+            await take_answer_room()
             job = await desk.backend.get(job_id)
         return reply(render.job_view(job, desk.view(params.view)))
 
@@ -186,7 +191,9 @@ def job_routes(desk: Desk) -> APIRouter:
         responses=answers({200: (shapes.JobView, "pending again")}, 400, 404, 409),
     )
     async def retry(job_id: JobId, params: JobParams) -> Response:
-        job = await desk.backend.retry(parse_job_id(job_id))
+        job_id = parse_job_id(job_id)
+        await take_answer_room()
+        job = await desk.backend.retry(job_id)
         return reply(render.job_view(job, desk.view(params.view)))
 
     @router.delete(
@@ -260,6 +267,7 @@ def list_routes(desk: Desk) -> APIRouter:
     )
     async def replay(job_id: JobId, params: JobParams) -> Response:
         job_id = parse_job_id(job_id)
+        await take_answer_room()
         job = await desk.backend.get(job_id)
         if job.state is not State.DEAD_LETTERED:
             raise Conflict(f"job {job_id} is {job.state.name}, not DEAD_LETTERED")

@@ -14,11 +14,9 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import HTMLResponse, Response
-from starlette.types import Receive, Scope, Send
 
 from jobqueue.api.http import shapes
 from jobqueue.api.http.desk import Desk, reply
-from jobqueue.api.http.settings import KIB
 
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
@@ -35,7 +33,6 @@ _START = (
     'SwaggerUIBundle({url: "openapi.json", dom_id: "#description", deepLinking: true,'
     " validatorUrl: null});\n"
 )
-_PIECE = 64 * KIB
 _STYLE = """\
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em }
 table { border-collapse: collapse } td { padding: .15em 1em .15em 0; vertical-align: top }
@@ -94,26 +91,11 @@ def page_routes(app: FastAPI, desk: Desk) -> APIRouter:
     def serve(name: str, kind: str) -> None:
         @router.get(f"/docs/{name}")
         async def asset() -> Response:
-            return _InPieces(_asset(name), 200, _ASSET_HEADERS, kind)
+            return Response(_asset(name), 200, _ASSET_HEADERS, kind)
 
     for name, kind in _ASSETS.items():
         serve(name, kind)
     return router
-
-
-class _InPieces(Response):
-    """Sends each piece when the other side has read those before.
-
-    A stranger who asks for a large file on many connections and reads none takes little memory.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": self.status_code}
-        await send({**start, "headers": self.raw_headers})
-        for at in range(0, len(self.body), _PIECE):
-            piece = self.body[at : at + _PIECE]
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
 
 
 @cache

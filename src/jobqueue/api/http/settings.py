@@ -61,6 +61,11 @@ class HttpSettings:
             )
 
     @property
+    def max_answer_bytes(self) -> int:
+        """What an answer that shows a job may take: payload and result, read and written."""
+        return 4 * self.max_payload_bytes
+
+    @property
     def max_body_bytes(self) -> int:
         """A request for one job: its payload, and room for every other field."""
         return self.max_payload_bytes + 64 * KIB

@@ -437,6 +437,11 @@ class MemoryStore:
         record = self._jobs.get(job_id)
         return None if record is None else job_of(record, self._progress)
 
+    async def has_ended(self, job_id: str) -> bool | None:
+        """See ``Store.has_ended``."""
+        record = self._jobs.get(job_id)
+        return None if record is None else record.state in TERMINAL
+
     def jobs(self) -> list[Job]:
         """Every job in the order of their submits, for inline mode: it needs no loop."""
         return [job_of(record, self._progress) for record in self._by_seq.values()]

@@ -674,6 +674,11 @@ FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
         ORDER BY queue DESC, seq DESC LIMIT $3) AS d
       WHERE q.name = coalesce($1::text, q.name) ORDER BY d.seq DESC LIMIT $3) AS e
 
+-- name: has_ended
+SELECT coalesce(l.state, e.state) IN (4, 6) FROM job_record AS r
+LEFT JOIN job_live AS l ON l.seq = r.seq LEFT JOIN job_ended AS e ON e.seq = r.seq
+WHERE r.seq = $1
+
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name, e.detail,
        q.name

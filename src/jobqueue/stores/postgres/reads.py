@@ -37,6 +37,15 @@ async def get(db: Any, job_id: str) -> Job | None:
     return None if row is None else ROWS.job(row)
 
 
+async def has_ended(db: Any, job_id: str) -> bool | None:
+    """Whether a job is live no more."""
+    seq = await find(db, job_id)
+    if seq is None:
+        return None
+    ended: bool | None = await db.fetchval(SQL["has_ended"], seq)
+    return ended
+
+
 async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:
     """A page, newest first. Jobs in a named state are looked up from its side."""
     if not wanted.states:

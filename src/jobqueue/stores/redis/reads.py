@@ -7,7 +7,7 @@ from typing import Any
 
 from jobqueue.core.clock import milliseconds
 from jobqueue.core.job import Event, Job, TimeQuery
-from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.lifecycle import TERMINAL, Reason, State
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.documents import fields, moment, place_of
@@ -28,6 +28,11 @@ class Reads:
         """See ``Store.get``."""
         found = await self._runner.command("get", "HGETALL", self._document(job_id))
         return documents.job(fields(found)) if found else None
+
+    async def has_ended(self, job_id: str) -> bool | None:
+        """See ``Store.has_ended``."""
+        state = await self._runner.command("has_ended", "HGET", self._document(job_id), "status")
+        return None if state is None else documents.STATES[state] in TERMINAL
 
     def _document(self, job_id: str) -> str:
         return f"{self._runner.prefix}job:{job_id}"

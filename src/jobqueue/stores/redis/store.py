@@ -284,6 +284,10 @@ class RedisStore:
         """See ``Store.get``."""
         return await self._reads.get(job_id)
 
+    async def has_ended(self, job_id: str) -> bool | None:
+        """See ``Store.has_ended``."""
+        return await self._reads.has_ended(job_id)
+
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         return await self._reads.list_jobs(wanted)

@@ -30,6 +30,12 @@ def get(connection: sqlite3.Connection, job_id: str) -> Job | None:
     return None if row is None else ROWS.job(row)
 
 
+def has_ended(connection: sqlite3.Connection, job_id: str) -> bool | None:
+    """Whether a job is live no more. Indexes answer: behind its payload, a row is slow to read."""
+    row = connection.execute(SQL["has_ended"], (id_to_bytes(job_id),)).fetchone()
+    return None if row is None else bool(row[0])
+
+
 def list_jobs(connection: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
     """A page, newest first. Unfinished jobs are few, so they are looked up from their side."""
     jobs: list[Job] = []

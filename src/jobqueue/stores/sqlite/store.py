@@ -308,6 +308,10 @@ class SqliteStore:
         """See ``Store.get``."""
         return await self._read("get", lambda db: reads.get(db, job_id))
 
+    async def has_ended(self, job_id: str) -> bool | None:
+        """See ``Store.has_ended``."""
+        return await self._read("has_ended", lambda db: reads.has_ended(db, job_id))
+
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""
         return await self._read("list_jobs", lambda db: reads.list_jobs(db, wanted))
