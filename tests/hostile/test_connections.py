@@ -7,6 +7,7 @@ import json
 import resource
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -241,14 +242,16 @@ async def test_requests_that_are_sent_ahead_are_bounded(target: Target) -> None:
 BUNDLE = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def unread(port: int, tls: ssl.SSLContext | None = None) -> socket.socket:
+def unread(port: int, tls: ssl.SSLContext | None = None, said: bytes = BUNDLE) -> socket.socket:
     """A connection that asks for a large file and takes next to nothing of it."""
     plain = socket.socket()
+    # Short segments, so that the system does not keep the answer for the server.
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     plain.settimeout(patience.longest(30))
     plain.connect(("127.0.0.1", port))
     line = plain if tls is None else tls.wrap_socket(plain, server_hostname="127.0.0.1")
-    line.sendall(BUNDLE)
+    line.sendall(said)
     return line
 
 
@@ -269,6 +272,20 @@ def test_a_file_that_is_not_read_takes_little_memory(tls_target: Target) -> None
         tls_target.ask("GET", "/docs/swagger-ui-bundle.js", {})
     assert seen.grown_mib < 40
     seen.check_healthy()
+
+
+def test_strangers_that_leave_before_their_answers_fill_no_log(target: Target) -> None:
+    """Before, each of them wrote two errors with their tracebacks."""
+    files = target.open_files()
+    for _ in range(20):
+        with unread(target.http_port, said=2 * BUNDLE) as line:
+            line.recv(12)
+            # Closing resets it.
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    patience.until(lambda: target.open_files() <= files, "the connections' end")
+    target.ask("GET", "/healthz", {})
+    errors = [line for line in target.service.lines if line["level"] == "ERROR"]
+    assert [line["message"] for line in errors] == []
 
 
 async def test_a_connection_whose_answer_is_not_read_is_closed() -> None:

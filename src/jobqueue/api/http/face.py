@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import uvicorn
 from fastapi import FastAPI
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from jobqueue.access.callers import network
@@ -71,6 +72,8 @@ class _Protocol(HttpToolsProtocol):
         self._read_timer: TimerHandle | None = None
         self._certificate = ""  # the name in the client's
         self._handshake: socket.socket | None = None  # of TLS, while that is under way
+        # The request that is answered now; ``cycle`` is the last one that has come.
+        self._answering: RequestResponseCycle | None = None
         self.address = ""
 
     def accepted(self, connection: socket.socket, address: str) -> bool:
@@ -99,7 +102,7 @@ class _Protocol(HttpToolsProtocol):
 
     @property
     def in_use(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        cycle = self._answering
         return cycle is not None and not cycle.response_complete and PLACE in cycle.scope
 
     def close_for_another(self) -> None:
@@ -107,6 +110,10 @@ class _Protocol(HttpToolsProtocol):
             hang_up(self._handshake)
         else:
             self.transport.abort()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self.open_connections.spoke(self)
@@ -116,6 +123,12 @@ class _Protocol(HttpToolsProtocol):
         self.open_connections.leave(self)
         self._head_read()
         self._answer_read()
+        cycle = self._answering
+        if cycle is not None and cycle is not self.cycle and not cycle.response_complete:
+            # uvicorn tells this only to the last request. The answer to an earlier one would be
+            # written to a connection that is gone.
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
