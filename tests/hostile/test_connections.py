@@ -22,6 +22,7 @@ from tests import patience
 from tests.access.certificates import Authority
 from tests.cli import processes
 from tests.hostile.target import API_KEYS, KEYS, Target, headers
+from tests.hostile.test_messages import settled
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -240,6 +241,7 @@ async def test_requests_that_are_sent_ahead_are_bounded(target: Target) -> None:
 
 
 BUNDLE = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+DESCRIPTION = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def unread(port: int, tls: ssl.SSLContext | None = None, said: bytes = BUNDLE) -> socket.socket:
@@ -271,6 +273,36 @@ def test_a_file_that_is_not_read_takes_little_memory(tls_target: Target) -> None
             stack.enter_context(unread(tls_target.http_port, tls_target.tls))
         tls_target.ask("GET", "/docs/swagger-ui-bundle.js", {})
     assert seen.grown_mib < 40
+    seen.check_healthy()
+
+
+async def test_descriptions_that_are_not_read_take_little_memory(target: Target) -> None:
+    """Before, each connection had a copy of its own. Nobody needs a key to ask."""
+    target.ask("GET", "/openapi.json", {})
+    with ExitStack() as stack, target.watched() as seen:
+        for _ in range(800):
+            line = await asyncio.to_thread(unread, target.http_port, said=DESCRIPTION)
+            stack.enter_context(line)
+        await settled(target)
+    assert seen.grown_mib < 35
+    seen.check_healthy()
+
+
+async def test_short_answers_that_are_not_read_are_counted(target: Target) -> None:
+    """Before, two that fit into a connection's buffer counted as read."""
+    body = json.dumps({"payload": "x" * 60_000})
+    code, text = await asyncio.to_thread(target.ask, "POST", "/jobs", headers("client"), body)
+    assert code == 202, text
+    said = (
+        f"GET /jobs/{json.loads(text)['job_id']} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Authorization: Bearer {KEYS['client']}\r\n\r\n"
+    ).encode()
+    with ExitStack() as stack, target.watched() as seen:
+        for _ in range(1_500):
+            line = await asyncio.to_thread(unread, target.http_port, said=2 * said)
+            stack.enter_context(line)
+        await settled(target)
+    assert seen.grown_mib < 100
     seen.check_healthy()
 
 

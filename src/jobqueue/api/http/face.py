@@ -25,6 +25,7 @@ from jobqueue.api.http.app import create_app
 from jobqueue.api.http.connections import Connections
 from jobqueue.api.http.door import CERTIFICATE, PLACE
 from jobqueue.api.http.errors import ErrorAnswer, detail
+from jobqueue.api.http.guard import UNCOUNTED
 from jobqueue.api.http.handshakes import Handshakes, hang_up
 from jobqueue.api.http.page_headers import HEADER_LINES
 from jobqueue.api.http.settings import KIB, HttpSettings
@@ -49,6 +50,10 @@ _CHUNK_OVERHEAD = 8
 # Requests that may wait for their turn on one connection. Few clients send any before they have
 # their answer.
 _MAX_AHEAD = 16
+
+
+# How many times the server looks whether something of an answer was read, within the time for that.
+_LOOKS = 4
 
 
 class _TooManyAhead(Exception):
@@ -88,6 +93,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(UNCOUNTED)
         self._certificate = certificate_name(transport.get_extra_info("peercert"))
         refusal = ""
         if self._handshake is None:
@@ -133,24 +139,27 @@ class _Protocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._limit_read()
+        self._limit_read(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._answer_read()
         super().resume_writing()
 
-    def _limit_read(self) -> None:
-        unread = self.transport.get_write_buffer_size()
-        self._read_timer = self.loop.call_later(self.read_timeout, self._read_late, unread)
+    def _limit_read(self, unread: int, looks: int = 1) -> None:
+        pause = self.read_timeout / _LOOKS
+        self._read_timer = self.loop.call_later(pause, self._look_what_is_read, unread, looks)
 
     def _answer_read(self) -> None:
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
 
-    def _read_late(self, unread: int) -> None:
-        if self.transport.get_write_buffer_size() < unread:
-            self._limit_read()  # over a slow link a large answer takes a while
+    def _look_what_is_read(self, before: int, looks: int) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread < before:
+            self._limit_read(unread)  # over a slow link a large answer takes a while
+        elif looks < _LOOKS:
+            self._limit_read(unread, looks + 1)
         else:
             self.transport.abort()
 
