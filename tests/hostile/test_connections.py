@@ -7,6 +7,7 @@ import json
 import resource
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests import patience
 from tests.access.certificates import Authority
 from tests.cli import processes
 from tests.hostile.target import API_KEYS, KEYS, Target, headers
+from tests.hostile.test_messages import settled
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -239,16 +241,19 @@ async def test_requests_that_are_sent_ahead_are_bounded(target: Target) -> None:
 
 
 BUNDLE = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+DESCRIPTION = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def unread(port: int, tls: ssl.SSLContext | None = None) -> socket.socket:
+def unread(port: int, tls: ssl.SSLContext | None = None, said: bytes = BUNDLE) -> socket.socket:
     """A connection that asks for a large file and takes next to nothing of it."""
     plain = socket.socket()
+    # Short segments, so that the system does not keep the answer for the server.
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     plain.settimeout(patience.longest(30))
     plain.connect(("127.0.0.1", port))
     line = plain if tls is None else tls.wrap_socket(plain, server_hostname="127.0.0.1")
-    line.sendall(BUNDLE)
+    line.sendall(said)
     return line
 
 
@@ -269,6 +274,50 @@ def test_a_file_that_is_not_read_takes_little_memory(tls_target: Target) -> None
         tls_target.ask("GET", "/docs/swagger-ui-bundle.js", {})
     assert seen.grown_mib < 40
     seen.check_healthy()
+
+
+async def test_descriptions_that_are_not_read_take_little_memory(target: Target) -> None:
+    """Before, each connection had a copy of its own. Nobody needs a key to ask."""
+    target.ask("GET", "/openapi.json", {})
+    with ExitStack() as stack, target.watched() as seen:
+        for _ in range(800):
+            line = await asyncio.to_thread(unread, target.http_port, said=DESCRIPTION)
+            stack.enter_context(line)
+        await settled(target)
+    assert seen.grown_mib < 35
+    seen.check_healthy()
+
+
+async def test_short_answers_that_are_not_read_are_counted(target: Target) -> None:
+    """Before, two that fit into a connection's buffer counted as read."""
+    body = json.dumps({"payload": "x" * 60_000})
+    code, text = await asyncio.to_thread(target.ask, "POST", "/jobs", headers("client"), body)
+    assert code == 202, text
+    said = (
+        f"GET /jobs/{json.loads(text)['job_id']} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Authorization: Bearer {KEYS['client']}\r\n\r\n"
+    ).encode()
+    with ExitStack() as stack, target.watched() as seen:
+        for _ in range(1_500):
+            line = await asyncio.to_thread(unread, target.http_port, said=2 * said)
+            stack.enter_context(line)
+        await settled(target)
+    assert seen.grown_mib < 100
+    seen.check_healthy()
+
+
+def test_strangers_that_leave_before_their_answers_fill_no_log(target: Target) -> None:
+    """Before, each of them wrote two errors with their tracebacks."""
+    files = target.open_files()
+    for _ in range(20):
+        with unread(target.http_port, said=2 * BUNDLE) as line:
+            line.recv(12)
+            # Closing resets it.
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    patience.until(lambda: target.open_files() <= files, "the connections' end")
+    target.ask("GET", "/healthz", {})
+    errors = [line for line in target.service.lines if line["level"] == "ERROR"]
+    assert [line["message"] for line in errors] == []
 
 
 async def test_a_connection_whose_answer_is_not_read_is_closed() -> None:

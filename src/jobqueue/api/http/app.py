@@ -34,6 +34,7 @@ def create_app(backend: Backend, *, settings: HttpSettings | None = None) -> Fas
         title="jobqueue",
         version=__version__,
         description=_DESCRIPTION,
+        openapi_url=None,  # a page of ours, beside /docs
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

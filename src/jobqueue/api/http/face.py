@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import uvicorn
 from fastapi import FastAPI
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from jobqueue.access.callers import network
@@ -24,6 +25,7 @@ from jobqueue.api.http.app import create_app
 from jobqueue.api.http.connections import Connections
 from jobqueue.api.http.door import CERTIFICATE, PLACE
 from jobqueue.api.http.errors import ErrorAnswer, detail
+from jobqueue.api.http.guard import UNCOUNTED
 from jobqueue.api.http.handshakes import Handshakes, hang_up
 from jobqueue.api.http.page_headers import HEADER_LINES
 from jobqueue.api.http.settings import KIB, HttpSettings
@@ -50,6 +52,10 @@ _CHUNK_OVERHEAD = 8
 _MAX_AHEAD = 16
 
 
+# How many times the server looks whether something of an answer was read, within the time for that.
+_LOOKS = 4
+
+
 class _TooManyAhead(Exception):
     """Ends the parsing of what was received."""
 
@@ -71,6 +77,8 @@ class _Protocol(HttpToolsProtocol):
         self._read_timer: TimerHandle | None = None
         self._certificate = ""  # the name in the client's
         self._handshake: socket.socket | None = None  # of TLS, while that is under way
+        # The request that is answered now; ``cycle`` is the last one that has come.
+        self._answering: RequestResponseCycle | None = None
         self.address = ""
 
     def accepted(self, connection: socket.socket, address: str) -> bool:
@@ -85,6 +93,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(UNCOUNTED)
         self._certificate = certificate_name(transport.get_extra_info("peercert"))
         refusal = ""
         if self._handshake is None:
@@ -99,7 +108,7 @@ class _Protocol(HttpToolsProtocol):
 
     @property
     def in_use(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        cycle = self._answering
         return cycle is not None and not cycle.response_complete and PLACE in cycle.scope
 
     def close_for_another(self) -> None:
@@ -107,6 +116,10 @@ class _Protocol(HttpToolsProtocol):
             hang_up(self._handshake)
         else:
             self.transport.abort()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self.open_connections.spoke(self)
@@ -116,28 +129,37 @@ class _Protocol(HttpToolsProtocol):
         self.open_connections.leave(self)
         self._head_read()
         self._answer_read()
+        cycle = self._answering
+        if cycle is not None and cycle is not self.cycle and not cycle.response_complete:
+            # uvicorn tells this only to the last request. The answer to an earlier one would be
+            # written to a connection that is gone.
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._limit_read()
+        self._limit_read(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._answer_read()
         super().resume_writing()
 
-    def _limit_read(self) -> None:
-        unread = self.transport.get_write_buffer_size()
-        self._read_timer = self.loop.call_later(self.read_timeout, self._read_late, unread)
+    def _limit_read(self, unread: int, looks: int = 1) -> None:
+        pause = self.read_timeout / _LOOKS
+        self._read_timer = self.loop.call_later(pause, self._look_what_is_read, unread, looks)
 
     def _answer_read(self) -> None:
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
 
-    def _read_late(self, unread: int) -> None:
-        if self.transport.get_write_buffer_size() < unread:
-            self._limit_read()  # over a slow link a large answer takes a while
+    def _look_what_is_read(self, before: int, looks: int) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread < before:
+            self._limit_read(unread)  # over a slow link a large answer takes a while
+        elif looks < _LOOKS:
+            self._limit_read(unread, looks + 1)
         else:
             self.transport.abort()
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterable
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,6 +29,7 @@ _LIMIT = "jobqueue.time_limit"
 _LINGER_BYTES = 16 * MIB
 _LINGER_SECONDS = 2.0
 _PIECE = 64 * KIB
+UNCOUNTED = 16 * KIB  # an answer up to that is sent whole, and left to the connection's buffer
 
 
 def allow_longer(request: Request, seconds: float) -> None:
@@ -67,10 +69,11 @@ class _Exchange:
             self._cut_off = self._body_pending
             if self._cut_off:
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            self._count(message["headers"])
             if self.limit is not None:
                 self.limit.reschedule(asyncio.get_running_loop().time() + self.time_to_send)
         else:
-            if len(message.get("body", b"")) > _PIECE:
+            if len(message.get("body", b"")) > UNCOUNTED:
                 await self._send_in_pieces(message["body"])
                 message = {**message, "body": b""}
             if self._cut_off and not message.get("more_body", False):
@@ -79,17 +82,22 @@ class _Exchange:
                 message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
 
+    def _count(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Let the answer take room as what it is, until the request ends: then it has been read."""
+        room: Room | None = self._scope.get(ROOM)
+        if room is not None:
+            size = next((int(value) for name, value in headers if name == b"content-length"), 0)
+            room.change(size if size > UNCOUNTED else 0)
+
     async def _send_in_pieces(self, body: bytes) -> None:
         """Send each piece when the other side has read those before.
 
-        Who asks for much on many connections and reads nothing takes little memory, or as much as
-        there is room for.
+        The last message waits likewise, so that a request ends when nearly all is read. No piece is
+        a copy: a file that many connections ask for and do not read is in memory once.
         """
-        room: Room | None = self._scope.get(ROOM)
-        if room is not None:
-            room.change(len(body))
-        for at in range(0, len(body), _PIECE):
-            piece = body[at : at + _PIECE]
+        whole = memoryview(body)
+        for at in range(0, len(whole), _PIECE):
+            piece = whole[at : at + _PIECE]
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def _linger(self) -> None:

@@ -12,11 +12,13 @@ from html import escape
 from importlib import resources
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import HTMLResponse, Response
 
 from jobqueue.api.http import shapes
 from jobqueue.api.http.desk import Desk, reply
+from jobqueue.api.http.errors import JSON
 
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
@@ -55,8 +57,23 @@ _PAGE = """\
 
 
 def page_routes(app: FastAPI, desk: Desk) -> APIRouter:
-    """``/`` and ``/docs``; none of them is part of the API's description."""
+    """``/``, ``/docs`` and ``/openapi.json``; none of them is part of the API's description."""
     router = APIRouter(include_in_schema=False)
+
+    # Strangers may ask for these many times: all answers share one text.
+    @cache
+    def description() -> bytes:
+        return msgspec.json.encode(app.openapi())
+
+    @cache
+    def docs_page() -> bytes:
+        head = f"<style>{_STYLE}</style>"
+        body = f'<div id="description">\n{_plain(app.openapi())}\n</div>'
+        if _asset("swagger-ui.css"):
+            head = '<link rel="stylesheet" href="docs/swagger-ui.css">'
+            body += '\n<script src="docs/swagger-ui-bundle.js"></script>'
+            body += '\n<script src="docs/start.js"></script>'
+        return _html(f"{app.title}: API", head, body)
 
     @router.get("/")
     async def index(request: Request) -> Response:
@@ -72,17 +89,16 @@ def page_routes(app: FastAPI, desk: Desk) -> APIRouter:
             for _, path, what in links
         )
         body = f"<h1>{escape(app.title)} {escape(app.version)}</h1>\n<table>\n{rows}\n</table>"
-        return _html(app.title, f"<style>{_STYLE}</style>", body, headers)
+        return HTMLResponse(_html(app.title, f"<style>{_STYLE}</style>", body), headers=headers)
 
     @router.get("/docs")
     async def docs() -> Response:
-        head = f"<style>{_STYLE}</style>"
-        body = f'<div id="description">\n{_plain(app.openapi())}\n</div>'
-        if _asset("swagger-ui.css"):
-            head = '<link rel="stylesheet" href="docs/swagger-ui.css">'
-            body += '\n<script src="docs/swagger-ui-bundle.js"></script>'
-            body += '\n<script src="docs/start.js"></script>'
-        return _html(f"{app.title}: API", head, body, _HEADERS)
+        return HTMLResponse(docs_page(), headers=_HEADERS)
+
+    async def openapi(_: Request) -> Response:
+        return Response(description(), media_type=JSON)
+
+    router.add_route("/openapi.json", openapi, include_in_schema=False)  # takes HEAD, too
 
     @router.get("/docs/start.js")
     async def start() -> Response:
@@ -144,5 +160,5 @@ def _plain(description: dict[str, Any]) -> str:
     )
 
 
-def _html(title: str, head: str, body: str, headers: dict[str, str]) -> Response:
-    return HTMLResponse(_PAGE.format(title=escape(title), head=head, body=body), headers=headers)
+def _html(title: str, head: str, body: str) -> bytes:
+    return _PAGE.format(title=escape(title), head=head, body=body).encode()
