@@ -35,6 +35,7 @@ _Token = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(s[0-9a-f
 _Moment = Annotated[
     str, WithJsonSchema({"anyOf": [{"type": "number", **EPOCH}, {"type": "string", **RFC3339}]})
 ]
+_Version = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_VERSION})]
 _View = Annotated[View | None, WithJsonSchema({"type": "string", "enum": list(get_args(View))})]
 JobId = Annotated[str, Path(json_schema_extra={"format": "uuid"})]
 _VIEW = Field(None, description="the vocabulary of states; by default the server's setting")
@@ -111,7 +112,7 @@ class _WaitParams(_JobParams):
 
 class _EventParams(_JobParams):
     watch: bool = Field(False, description="stream the events until the job is finished")
-    before_version: int | _Absent = Field(
+    before_version: _Version | _Absent = Field(
         None,
         ge=1,
         le=MAX_VERSION,
