@@ -65,14 +65,24 @@ class Reader:
         )
 
     def __enter__(self) -> Reader:
-        found = self._consumer.list_topics(self._topic, timeout=_PATIENCE).topics[self._topic]
+        found = self._partitions_of_topic()
         first = confluent_kafka.OFFSET_BEGINNING
         self._partitions = [
-            confluent_kafka.TopicPartition(self._topic, number, first)
-            for number in found.partitions
+            confluent_kafka.TopicPartition(self._topic, number, first) for number in found
         ]
         self._consumer.assign(self._partitions)
         return self
+
+    def _partitions_of_topic(self) -> list[int]:
+        """Once the topic is there: a server makes it some time after its start."""
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            found = self._consumer.list_topics(self._topic, timeout=_PATIENCE).topics[self._topic]
+            if found.partitions:
+                return list(found.partitions)
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"there is no topic {self._topic}")
+            time.sleep(_PAUSE)
 
     def __exit__(
         self,

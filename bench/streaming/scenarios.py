@@ -66,7 +66,9 @@ async def outage(
     """Kafka is stopped for a while, under load. ``seconds``: from its return until the stream has
     caught up."""
     async with stage.play(say) as play:
-        await play.load.run(jobs // 3)
+        async with Watcher(stage) as watcher:
+            await play.load.run(jobs // 3)
+            await watcher.until(bool, "nothing is published")
         await asyncio.to_thread(broker.stop)
         back_at = time.monotonic() + seconds
         await play.load.run(jobs // 3)

@@ -309,6 +309,19 @@ async def test_records_that_were_refused_with_a_large_one_are_sent_again(
     assert [one.event_id for one in refused] == [noise[:3].hex()]
 
 
+async def test_kafka_that_goes_away_while_topics_are_made_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def interrupted(settings: KafkaSettings) -> tuple[int, list[str]]:
+        raise TimeoutError  # what the client's futures raise
+
+    monkeypatch.setattr(events_kafka, "make_topics", interrupted)
+    settings = KafkaSettings(bootstrap="127.0.0.1:1", topics=["jobs"], max_message_bytes=LIMIT)
+    publisher = KafkaPublisher(settings)
+    with pytest.raises(PublishFailed, match="no answer for 5 s"):
+        await publisher.open()
+
+
 async def test_a_record_whose_time_kafka_refuses_gets_the_time_of_its_publishing(
     kafka: OwnTopics, caplog: pytest.LogCaptureFixture
 ):

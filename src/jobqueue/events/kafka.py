@@ -121,6 +121,8 @@ class KafkaPublisher:
             smallest, self._used = await asyncio.to_thread(make_topics, self._settings)
         except confluent_kafka.KafkaException as error:
             raise PublishFailed(said(error)) from error
+        except TimeoutError as error:  # it went away in the middle
+            raise PublishFailed(f"no answer for {_ADMIN_TIMEOUT:g} s") from error
         self._loop = asyncio.get_running_loop()
         self._trouble = ""
         self._ended = threading.Event()
@@ -263,7 +265,9 @@ def check(settings: KafkaSettings, timeout: float) -> str:
 
 
 def make_topics(settings: KafkaSettings) -> tuple[int, list[str]]:
-    """Make the topics that are not there, and look at those that are. Raises KafkaException.
+    """Make the topics that are not there, and look at those that are.
+
+    Raises KafkaException, and TimeoutError if Kafka goes away meanwhile.
 
     Returns the size of the largest message that all of them take, as far as it is known; and the
     topics of the record that were there.
