@@ -170,6 +170,15 @@ def test_who_is_faster_leads_by_the_ratio_of_the_means(tmp_path):
     assert by_callers[32] == pytest.approx(means["nodes"] / means["services"])
 
 
+def test_designs_with_other_numbers_of_workers_are_compared(tmp_path):
+    """One worker with six slots, and six with one: their number is the design's, no load."""
+    made = runs(callers=(8,))
+    for run in made:
+        run.cell = replace(run.cell, workers=6 if run.cell.topology == "nodes" else 1)
+    (verdict,) = judged(tmp_path, made)
+    assert verdict.leader.what == "nodes"
+
+
 def test_equal_builds_have_no_leader(tmp_path):
     made = runs(builds={"left": NODES, "right": NODES}, noise=Noise())
     verdicts = judged(tmp_path, made)

@@ -283,14 +283,14 @@ def _axis(cells: Sequence[Cell], closed: bool) -> str:
     """The factor along the plots. An open loop is told by its rate, not by its callers."""
     first = "callers" if closed else "rate"
     for name in (first, *_AXES):
-        if len({getattr(cell, name) for cell in cells}) > 1:
+        if _varies_within_topology(cells, name):
             return name
     return first
 
 
 def _varies_within_topology(cells: Iterable[Cell], name: str) -> bool:
     """Six services and six nodes differ in their servers: there the topology says it."""
-    values: dict[str, set[int]] = {}
+    values: dict[str, set[Any]] = {}
     for cell in cells:
         values.setdefault(cell.topology, set()).add(getattr(cell, name))
     return any(len(one) > 1 for one in values.values())
