@@ -85,11 +85,14 @@ def test_people_can_read_the_log(machine: Machine) -> None:
     assert '\n        raise ValueError(f"there is no order {order}")\n' in worker.text
 
 
+INDENT = len("error: ") * " "  # further lines of an error stand below its text
+
+
 def test_a_mistake_in_the_application_is_shown_with_file_and_line(machine: Machine) -> None:
     machine.write("tasks.py", TASKS.replace("app = JobQueue(", "app = JobQueu("))
     ran = machine.run("jq-worker", "--app", "tasks:app")
     assert ran.returncode == 2
     first, where, text, *_ = ran.stderr.splitlines()
     assert first == "error: --app: importing tasks failed: NameError: name 'JobQueu' is not defined"
-    assert where == f'  File "{machine.folder}/tasks.py", line 6, in <module>'
-    assert text == '    app = JobQueu("sqlite:///jobs.db")'
+    assert where == f'{INDENT}  File "{machine.folder}/tasks.py", line 6, in <module>'
+    assert text == f'{INDENT}    app = JobQueu("sqlite:///jobs.db")'
