@@ -203,11 +203,13 @@ class Sessions:
         claims: list[Claim] = []
         scopes: list[Scope] = []
         promised: dict[Session, int] = {}
+        left_out = False
         turns = sorted(groups, key=lambda scope: _turn(scope, groups[scope]))
         for place, scope in enumerate(turns):
             # An even share, so that one busy group does not starve another of the batch.
             share = -(-limit // (len(groups) - place))
             if share <= 0:
+                left_out = True
                 break
             slots = _spread(groups[scope], share, promised, freed)
             if slots:  # else no inbox has room
@@ -217,7 +219,7 @@ class Sessions:
         for session, count in promised.items():
             session.free -= count
             session.promised += count
-        return Plan(claims, scopes, promised, news, len(claims) < len(groups))
+        return Plan(claims, scopes, promised, news, left_out)
 
     def scope(self, session: Session) -> Scope:
         """What it may take from now."""
