@@ -238,6 +238,16 @@ async def test_away_at_the_start(victim, caplog):
     await locks.close()
 
 
+async def test_one_that_answers_slowly_at_the_start_is_not_away(victim, caplog):
+    """The first look stands in no claim's way: it may take longer than a claim would wait."""
+    victim.send("CLIENT", "PAUSE", "300", "WRITE")
+    locks = RedisLocks(victim.url, timeout=0.001)
+    await locks.open()
+    assert locks.health().ok
+    assert said(caplog) == []
+    await locks.close()
+
+
 async def test_a_busy_loop_is_not_blamed_on_redis(locks, victim, caplog):
     """The reply came in time; it is this process that did not look."""
     call = asyncio.create_task(locks.take(names(), 1))

@@ -16,8 +16,9 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from importlib import resources
+from typing import TypeVar
 
 from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as Disconnected
@@ -30,6 +31,7 @@ from jobqueue.stores.redis.deadline import within
 from jobqueue.stores.redis.wire import Wire
 
 log = logging.getLogger("jobqueue.redis")
+T = TypeVar("T")
 
 TIMEOUT = 0.05
 PREFIX = "{jq}:lock:"
@@ -79,7 +81,7 @@ class RedisLocks:
         if self._watching is not None:
             return
         try:
-            await self._probe()
+            await self._probe(_CONNECT_TIMEOUT)  # no claim waits for it yet: slow is not away
         except Exception as error:  # whatever it is, dispatch goes on
             self._go_away(error)
             await self._wire.drop()
@@ -108,7 +110,7 @@ class RedisLocks:
             for start in range(0, len(names), _CHUNK):
                 began = time.perf_counter()
                 part = names[start : start + _CHUNK]
-                found = await within(self._timeout, self._ask(part, wanted - len(won)))
+                found = await _answer(self._timeout, self._ask(part, wanted - len(won)))
                 self._answered = time.perf_counter()
                 self._observer.locked("take", self._answered - began)
                 won += [start + position for position in found] if start else found
@@ -136,10 +138,10 @@ class RedisLocks:
             won = await self._wire.execute("EVAL", self._script, *tail)
         return won
 
-    async def _probe(self) -> None:
+    async def _probe(self, timeout: float) -> None:
         """Connect, and take a lock of nobody: a server that refuses writes is no help."""
-        await within(_CONNECT_TIMEOUT, self._wire.connect())
-        await within(self._timeout, self._ask([f"probe:{self._token}"], 1))
+        await _answer(_CONNECT_TIMEOUT, self._wire.connect())
+        await _answer(timeout, self._ask([f"probe:{self._token}"], 1))
 
     # -- going away and coming back --------------------------------------------------------
 
@@ -151,7 +153,7 @@ class RedisLocks:
         await self._wire.drop()  # the name may lead to another server next time
 
     def _note(self, error: Exception) -> None:
-        self._why = self._reason(error)
+        self._why = (str(error) or type(error).__name__)[:_MAX_REASON]
         self._observer.lock_failed(_kind(error))
 
     def _go_away(self, error: Exception) -> None:
@@ -184,7 +186,7 @@ class RedisLocks:
                 await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             try:
-                await self._probe()
+                await self._probe(self._timeout)
             except Exception as error:  # for whatever reason
                 await self._failed(error)
             else:
@@ -194,10 +196,13 @@ class RedisLocks:
     def _asked_within(self, seconds: float) -> bool:
         return time.perf_counter() - self._answered < seconds
 
-    def _reason(self, error: Exception) -> str:
-        if isinstance(error, TimeoutError):
-            return f"no answer within {self._timeout * 1000:g} ms"
-        return (str(error) or type(error).__name__)[:_MAX_REASON]
+
+async def _answer(seconds: float, asked: Awaitable[T]) -> T:
+    """Wait that long, and no longer; the error says how long that was."""
+    try:
+        return await within(seconds, asked)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {seconds * 1000:g} ms") from None
 
 
 def _kind(error: Exception) -> str:
