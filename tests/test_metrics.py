@@ -8,8 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobqueue.core.errors import Unavailable
-from jobqueue.core.job import Queue, QueueStats, Worker, WorkerInfo, WorkerStatus
+from jobqueue.core.job import Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import Queue, QueueStats
 from jobqueue.metrics import Metrics
 
 NAMES = {

@@ -18,8 +18,9 @@ import asyncpg
 import redis
 
 from jobqueue.bench.machine import CpuTimes, calm, fsync_milliseconds
-from jobqueue.core.job import DEFAULT_QUEUE, QueueStats
+from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.queue import QueueStats
 from jobqueue.core.store import Store
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings

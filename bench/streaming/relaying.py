@@ -18,8 +18,9 @@ from bench.streaming.ground import Ground
 from bench.streaming.sizes import Sizes
 from jobqueue.bench.machine import resident_bytes
 from jobqueue.core.ids import new_job_ids
-from jobqueue.core.job import JobSpec, NewJob, Queue, Transition
+from jobqueue.core.job import JobSpec, NewJob, Transition
 from jobqueue.core.observer import Deaf
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, Store
 from jobqueue.events.kafka import KafkaPublisher
 from jobqueue.events.relay import Relay

@@ -14,7 +14,8 @@ from bench.report import Figure
 from bench.streaming.ground import Ground, durable_redis
 from bench.streaming.sizes import Sizes
 from jobqueue.core.ids import new_job_ids
-from jobqueue.core.job import Event, Job, JobSpec, NewJob, Queue, QueueStats, Transition
+from jobqueue.core.job import Event, Job, JobSpec, NewJob, Transition
+from jobqueue.core.queue import Queue, QueueStats
 from jobqueue.core.restore import Restored, gather
 from jobqueue.core.store import Claim, JobFilter, Store, Term
 from jobqueue.events.kafka import KafkaPublisher

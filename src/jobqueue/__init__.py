@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         QueueFull,
         RateLimited,
     )
-    from jobqueue.core.job import Job, QueueSpec
+    from jobqueue.core.job import Job
     from jobqueue.core.lifecycle import State
+    from jobqueue.core.queue import QueueSpec
     from jobqueue.core.retry import Backoff
     from jobqueue.worker.context import Context
     from jobqueue.worker.outcomes import Abort, RetryLater
@@ -62,7 +63,7 @@ _MODULES = {
     "JobQueue": "client.app",
     "JobQueueError": "core.errors",
     "QueueFull": "core.errors",
-    "QueueSpec": "core.job",
+    "QueueSpec": "core.queue",
     "RateLimited": "core.errors",
     "RetryLater": "worker.outcomes",
     "State": "core.lifecycle",

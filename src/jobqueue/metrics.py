@@ -21,8 +21,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import QueueStats, Worker, WorkerStatus
+from jobqueue.core.job import Worker, WorkerStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueStats
 from jobqueue.core.store import Lag
 
 log = logging.getLogger("jobqueue.metrics")

@@ -6,7 +6,8 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 from jobqueue.cli import ctl_dlq
-from jobqueue.core.job import NotRetried, QueueStats, Retried, RetryQuery
+from jobqueue.core.job import NotRetried, Retried, RetryQuery
+from jobqueue.core.queue import QueueStats
 
 
 class _Session:

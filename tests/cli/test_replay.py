@@ -10,8 +10,9 @@ import pytest
 
 from jobqueue.config import Settings
 from jobqueue.core.identity import Identity
-from jobqueue.core.job import JobSpec, Queue, Transition
+from jobqueue.core.job import JobSpec, Transition
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, Store
 from jobqueue.events.codec import encode
 from jobqueue.events.kafka import KafkaPublisher

@@ -6,17 +6,9 @@ import pytest
 
 from jobqueue.core.clock import ManualClock, SystemClock
 from jobqueue.core.errors import Code, KeyConflict, QueueFull
-from jobqueue.core.job import (
-    JobSpec,
-    Outcome,
-    Queue,
-    QueueStats,
-    Refusal,
-    SubmitResult,
-    SubmitStatus,
-    Transition,
-)
+from jobqueue.core.job import JobSpec, Outcome, Refusal, SubmitResult, SubmitStatus, Transition
 from jobqueue.core.lifecycle import FENCED, Move, State
+from jobqueue.core.queue import Queue, QueueStats
 
 
 @pytest.mark.req("jq:FR-002")

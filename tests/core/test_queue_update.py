@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from jobqueue.core.job import UPDATABLE, Queue, QueueSpec, QueueUpdate
+from jobqueue.core.queue import SETTINGS, Queue, QueueSpec, QueueUpdate
 
 SERVER = Queue(
     name="", max_retries=7, ttl=60.0, retry_profile="producer", retry_base=2.0, retry_jitter=0.5
@@ -13,12 +13,12 @@ SERVER = Queue(
 
 def test_everything_but_its_name_its_pause_and_its_age_can_be_changed():
     others = {field.name for field in fields(Queue)} - {"name", "paused", "created_at"}
-    assert set(UPDATABLE) == others
+    assert set(SETTINGS) == others
 
 
 def test_only_what_is_named_changes():
     queue = Queue(name="q", max_retries=1, ttl=5.0)
-    assert QueueUpdate().named() == {}
+    assert QueueUpdate().said == {}
     assert QueueUpdate(max_retries=0, capacity=9).resolve(queue, SERVER) == {
         "max_retries": 0,
         "capacity": 9,

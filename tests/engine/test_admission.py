@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import AlreadyExists, InvalidArgument, JobQueueError, NotFound
-from jobqueue.core.job import JobQuery, JobSpec, QueueSpec, QueueStats, SubmitStatus, WorkerInfo
+from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus, WorkerInfo
+from jobqueue.core.queue import QueueSpec, QueueStats
 from tests.engine.rig import Rig, Worker
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"

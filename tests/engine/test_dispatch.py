@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import Conflict, InvalidArgument, NotFound
-from jobqueue.core.job import JobSpec, QueueSpec, Transition, WorkerStatus
+from jobqueue.core.job import JobSpec, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Move, Reason, State
+from jobqueue.core.queue import QueueSpec
 from tests import patience
 from tests.engine.rig import Rig, until
 

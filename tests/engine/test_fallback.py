@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jobqueue.core.job import JobSpec, QueueSpec
+from jobqueue.core.job import JobSpec
+from jobqueue.core.queue import QueueSpec
 from tests.engine.rig import Rig
 
 

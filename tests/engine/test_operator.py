@@ -10,19 +10,9 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import Conflict, InvalidArgument, NotFound, Unavailable
-from jobqueue.core.job import (
-    UPDATABLE,
-    Cancellation,
-    JobQuery,
-    JobSpec,
-    Queue,
-    QueueSpec,
-    QueueUpdate,
-    Retried,
-    RetryQuery,
-    SubmitStatus,
-)
+from jobqueue.core.job import Cancellation, JobQuery, JobSpec, Retried, RetryQuery, SubmitStatus
 from jobqueue.core.lifecycle import DEATHS, Reason, State
+from jobqueue.core.queue import SETTINGS, Queue, QueueSpec, QueueUpdate
 from tests import patience
 from tests.engine.rig import PATIENCE, Rig, until
 
@@ -425,7 +415,7 @@ async def test_an_update_is_checked_as_a_creation_is(rig: Rig):
         "dead_letter_retention": float("nan"),
         "priority_weights": {10: 1},
     }
-    assert set(wrong) == set(UPDATABLE)
+    assert set(wrong) == set(SETTINGS)
     for name, value in wrong.items():
         with pytest.raises(InvalidArgument) as refused:
             await rig.engine.update_queue("default", QueueUpdate(**{"capacity": 5, name: value}))

@@ -8,8 +8,9 @@ import math
 import pytest
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import JobSpec, QueueSpec, Transition
+from jobqueue.core.job import JobSpec, Transition
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueSpec
 from jobqueue.core.retry import PROFILES
 from tests import patience
 from tests.engine.rig import PATIENCE, Rig, Unreliable, until

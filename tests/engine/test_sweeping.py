@@ -8,8 +8,9 @@ import time
 import pytest
 
 from jobqueue.core.errors import Unavailable
-from jobqueue.core.job import QueueSpec, QueueUpdate, WorkerStatus
+from jobqueue.core.job import WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import QueueSpec, QueueUpdate
 from jobqueue.core.store import Rules
 from tests import patience
 from tests.engine.rig import Rig, until

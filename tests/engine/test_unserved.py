@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import Unavailable
-from jobqueue.core.job import JobQuery, JobSpec, QueueSpec, WaitingType
+from jobqueue.core.job import JobQuery, JobSpec
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueSpec, WaitingType
 from jobqueue.engine.unserved import Unserved
 from tests.engine.rig import Rig, until
 

@@ -8,8 +8,9 @@ import random
 import pytest
 
 from jobqueue.core.ids import new_job_ids
-from jobqueue.core.job import JobSpec, NewJob, Queue, QueueSpec, Transition
+from jobqueue.core.job import JobSpec, NewJob, Transition
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import Queue, QueueSpec
 from tests import patience
 from tests.engine.rig import Rig, Worker, until
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobqueue.core.job import Event, Queue
+from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.stream import (
     CancelRequested,
     Created,

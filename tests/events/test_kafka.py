@@ -17,8 +17,9 @@ import pytest_asyncio
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from jobqueue.config import Settings
-from jobqueue.core.job import Health, JobSpec, QueueSpec
+from jobqueue.core.job import Health, JobSpec
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueSpec
 from jobqueue.core.rebuild import World
 from jobqueue.core.stream import DeadLetter, JobEvent, StreamItem
 from jobqueue.core.texts import MAX_LABELS_BYTES

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.core.job import Queue, Transition
+from jobqueue.core.job import Transition
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, Store
 from jobqueue.core.stream import JobEvent
 from jobqueue.topology.connect import create_store

@@ -11,9 +11,10 @@ import pytest
 from jobqueue.core.errors import Conflict
 from jobqueue.core.failpoints import armed
 from jobqueue.core.identity import Identity, Writer
-from jobqueue.core.job import Queue, Transition
+from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Deaf
+from jobqueue.core.queue import Queue
 from jobqueue.core.rebuild import World
 from jobqueue.core.store import Lag, Store, Term, TermEnded
 from jobqueue.core.stream import (

@@ -8,9 +8,10 @@ from jobqueue.config import load
 from jobqueue.core.dispatch import Hint, HintKind
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.identity import Identity, Writer
-from jobqueue.core.job import Event, Queue
+from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.observer import Deaf
+from jobqueue.core.queue import Queue
 from jobqueue.core.rebuild import World
 from jobqueue.core.stream import (
     AssignmentRepeated,

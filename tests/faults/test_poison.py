@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 
 from jobqueue.api.grpc.remote import GrpcBackend
-from jobqueue.core.job import JobSpec, QueueSpec
+from jobqueue.core.job import JobSpec
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import QueueSpec
 from tests import patience
 from tests.faults.conftest import evidence_of
 from tests.faults.processes import Site

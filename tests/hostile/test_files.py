@@ -17,7 +17,7 @@ from jobqueue.access.limits import MonotonicClock
 from jobqueue.access.public_keys import KeyFile
 from jobqueue.access.tls import Credentials, ServerTls, Tls
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import Queue
+from jobqueue.core.queue import Queue
 from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.topology.connect import create_store
 from tests.access.certificates import Authority, Pair

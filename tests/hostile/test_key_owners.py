@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import PermissionDenied
-from jobqueue.core.job import JobQuery, JobSpec, Queue, SubmitStatus
+from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus
+from jobqueue.core.queue import Queue
 from jobqueue.services.model import Spec
 from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.topology.embedded import Embedded

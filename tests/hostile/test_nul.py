@@ -17,17 +17,9 @@ from jobqueue.api.http.face import HttpFace
 from jobqueue.core.api import Backend
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import InvalidArgument, JobQueueError, NotFound
-from jobqueue.core.job import (
-    JobQuery,
-    JobSpec,
-    QueueSpec,
-    QueueUpdate,
-    RetryQuery,
-    TimeQuery,
-    Transition,
-    WorkerInfo,
-)
+from jobqueue.core.job import JobQuery, JobSpec, RetryQuery, TimeQuery, Transition, WorkerInfo
 from jobqueue.core.progress import Progress
+from jobqueue.core.queue import QueueSpec, QueueUpdate
 from jobqueue.core.store import Rules
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore

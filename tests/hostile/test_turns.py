@@ -26,8 +26,9 @@ from jobqueue.api.http import bodies, render
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.errors import NotFound
 from jobqueue.core.ids import new_job_ids
-from jobqueue.core.job import JobSpec, NewJob, Queue, SubmitResult, Transition
+from jobqueue.core.job import JobSpec, NewJob, SubmitResult, Transition
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import JobFilter
 from jobqueue.core.waiting import in_turns, turn
 from jobqueue.engine import admission

@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jobqueue.cli.worker import run as run_worker
 from jobqueue.config import Settings
-from jobqueue.core.job import JobQuery, JobSpec, Queue, QueueStats, Worker, WorkerInfo, WorkerStatus
+from jobqueue.core.job import JobQuery, JobSpec, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import Queue, QueueStats
 from jobqueue.core.store import Lag
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings

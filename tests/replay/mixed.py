@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 
-from jobqueue.core.job import Assignment, JobSpec, Queue, Transition
+from jobqueue.core.job import Assignment, JobSpec, Transition
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Rules
 from tests.stores.driver import NO_BACKOFF, Driver, spec
 

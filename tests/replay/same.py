@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from jobqueue.core.errors import KeyConflict
-from jobqueue.core.job import Event, Job, JobSpec, QueueStats, SubmitStatus, TimeQuery
+from jobqueue.core.job import Event, Job, JobSpec, SubmitStatus, TimeQuery
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueStats
 from jobqueue.core.store import JobFilter, Store
 from tests.stores.driver import new
 

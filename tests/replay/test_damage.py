@@ -11,8 +11,9 @@ from confluent_kafka.admin import AdminClient
 
 from jobqueue.core.errors import Conflict, InvalidArgument, NotFound, Unavailable
 from jobqueue.core.identity import UNNAMED, Identity, Writer
-from jobqueue.core.job import Event, Queue
+from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.restore import gather
 from jobqueue.core.stream import (
     CancelRequested,

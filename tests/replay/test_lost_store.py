@@ -11,8 +11,9 @@ import pytest_asyncio
 import redis
 
 from jobqueue.config import Settings
-from jobqueue.core.job import ComponentHealth, JobSpec, QueueSpec
+from jobqueue.core.job import ComponentHealth, JobSpec
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueSpec
 from jobqueue.core.restore import gather
 from jobqueue.events.replay import Replay
 from jobqueue.topology.connect import create_store

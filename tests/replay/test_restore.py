@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.core.errors import Conflict
-from jobqueue.core.job import Queue, Transition
+from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import HELD, TERMINAL, Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.rebuild import World
 from jobqueue.core.restore import Restored, gather
 from jobqueue.core.store import Store

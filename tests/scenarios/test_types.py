@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from jobqueue import JobQueue, State
-from jobqueue.core.job import WaitingType
+from jobqueue.core.queue import WaitingType
 from tests import patience
 from tests.scenarios.place import LONGEST, Place
 

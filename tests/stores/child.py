@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Queue
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests.stores.driver import new, spec

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.core.clock import ManualClock
-from jobqueue.core.job import Queue
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Rules
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests.stores.children import Child

@@ -16,14 +16,13 @@ from jobqueue.core.job import (
     JobSpec,
     NewJob,
     Outcome,
-    Queue,
-    QueueStats,
     SubmitResult,
     SubmitStatus,
     Transition,
     WorkerInfo,
 )
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import Queue, QueueStats
 from jobqueue.core.rebuild import World
 from jobqueue.core.restore import gather
 from jobqueue.core.store import Claim, DoneJobs, JobFilter, Overdue, Rules, Store, Term

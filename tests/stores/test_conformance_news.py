@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.core.clock import ManualClock
-from jobqueue.core.job import Assignment, Queue, Transition
+from jobqueue.core.job import Assignment, Transition
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Change, Claim, Rules, Store
 from tests import patience
 from tests.stores.driver import accept, new, spec, worker

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import QueueFull
-from jobqueue.core.job import UPDATABLE, Queue, Refusal, SubmitStatus, Transition
+from jobqueue.core.job import Refusal, SubmitStatus, Transition
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import SETTINGS, Queue
 from jobqueue.core.store import Claim
 from tests.stores.driver import Driver, new, spec
 
@@ -65,7 +66,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 async def test_an_update_changes_what_it_names_and_nothing_else(driver: Driver):
-    assert set(EVERYTHING) == set(UPDATABLE)
+    assert set(EVERYTHING) == set(SETTINGS)
     await driver.store.pause_queue("q", True)
     before = (await driver.stats()).queue
     for name, value in EVERYTHING.items():

@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 
 from jobqueue.core.errors import KeyConflict, NotFound
-from jobqueue.core.job import Queue, SubmitStatus
+from jobqueue.core.job import SubmitStatus
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, Rules
 from tests.stores.driver import Driver, new, spec
 

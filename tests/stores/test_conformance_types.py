@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from jobqueue.core.job import Transition, WaitingType
+from jobqueue.core.job import Transition
+from jobqueue.core.queue import WaitingType
 from jobqueue.core.store import ALL_QUEUES, Claim
 from tests.stores.conftest import OpenDriver
 from tests.stores.driver import Driver, new, spec, worker

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jobqueue.core.job import Queue
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, Rules
 from jobqueue.stores.sqlite import writes
 from jobqueue.stores.sqlite.store import SqliteStore

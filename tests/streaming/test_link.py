@@ -11,18 +11,11 @@ import pytest_asyncio
 from jobqueue.core.dispatch import Hint, HintKind
 from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.ids import new_job_ids
-from jobqueue.core.job import (
-    Assignment,
-    JobSpec,
-    NewJob,
-    Queue,
-    Transition,
-    Worker,
-    WorkerStatus,
-)
+from jobqueue.core.job import Assignment, JobSpec, NewJob, Transition, Worker, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.observer import Deaf
 from jobqueue.core.progress import Progress
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from jobqueue.events.dispatch import link
 from jobqueue.events.dispatch.link import KafkaLink

@@ -10,7 +10,8 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from jobqueue.core.job import Held, JobSpec, WaitingType
+from jobqueue.core.job import Held, JobSpec
+from jobqueue.core.queue import WaitingType
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.stores.redis.store import RedisStore

@@ -14,7 +14,7 @@ from jobqueue.core.errors import (
     PermissionDenied,
     Unavailable,
 )
-from jobqueue.core.job import Queue, QueueSpec
+from jobqueue.core.queue import Queue, QueueSpec
 from jobqueue.worker import served
 from jobqueue.worker.served import ServedQueues
 from tests.engine.rig import until

@@ -8,7 +8,7 @@ from typing import Any
 from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.stores.named_sql import load_statements
 
-STATEMENTS = load_statements(__package__, "fill.sql")
+STATEMENTS = load_statements(__package__, name="fill.sql")
 _CHUNK = 500_000
 
 

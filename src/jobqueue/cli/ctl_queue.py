@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, Any
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -23,15 +24,16 @@ from jobqueue.cli.program import examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import (
+from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import (
     MAX_PRIORITY,
-    UPDATABLE,
+    SETTINGS,
     Queue,
     QueueSpec,
     QueueStats,
     QueueUpdate,
+    SettingsSaid,
 )
-from jobqueue.core.lifecycle import State
 from jobqueue.core.retry import PROFILES, profile
 from jobqueue.engine.admission import check_queue_spec
 
@@ -39,45 +41,59 @@ app = typer.Typer(help="Create, change, look at, pause and delete queues.", no_a
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.")]
 
 
-Retries = Annotated[int | None, typer.Option(min=0, help="Retries of its jobs.")]
-Ttl = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Time in which its jobs must start.")
-]
-Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Time that one attempt may run.")
-]
-Capacity = Annotated[
-    int | None, typer.Option(min=0, help="PENDING jobs it takes at most; 0 = unbounded.")
-]
-Profile = Annotated[str | None, typer.Option(help=f"How long retries wait: {', '.join(PROFILES)}.")]
-Base = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS", help="First wait before a retry, in place of the profile's; it doubles."
-    ),
-]
-Most = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", help="Longest wait before a retry, with its jitter."),
-]
-Jitter = Annotated[
-    float | None,
-    typer.Option(metavar="SHARE", help="Random share of a wait, 0 to 1; 0.25 = up to 25 %."),
-]
-Kept = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Time DONE jobs are kept; 0 = for ever.")
-]
-DeadKept = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", help="Time dead letters are kept; 0 = until they are deleted."),
-]
-Weights = Annotated[
-    str,
-    typer.Option(
-        metavar="P:W,...",
-        help="Share dispatch among priorities by weight; without it priority is strict.",
-    ),
-]
+def _seconds(help: str) -> Any:
+    return Annotated[float | None, typer.Option(metavar="SECONDS", help=help)]
+
+
+OPTIONS: dict[str, Any] = {
+    "max_retries": Annotated[int | None, typer.Option(min=0, help="Retries of its jobs.")],
+    "ttl": _seconds("Time in which its jobs must start."),
+    "timeout": _seconds("Time that one attempt may run."),
+    "capacity": Annotated[
+        int | None, typer.Option(min=0, help="PENDING jobs it takes at most; 0 = unbounded.")
+    ],
+    "retry_profile": Annotated[
+        str | None, typer.Option(help=f"How long retries wait: {', '.join(PROFILES)}.")
+    ],
+    "retry_base": _seconds("First wait before a retry, in place of the profile's; it doubles."),
+    "retry_max": _seconds("Longest wait before a retry, with its jitter."),
+    "retry_jitter": Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Random share of a wait, 0 to 1; 0.25 = up to 25 %."),
+    ],
+    "priority_weights": Annotated[
+        str | None,
+        typer.Option(
+            metavar="P:W,...",
+            help="Share dispatch among priorities by weight; without it priority is strict.",
+        ),
+    ],
+    "retention": _seconds("Time DONE jobs are kept; 0 = for ever."),
+    "dead_letter_retention": _seconds("Time dead letters are kept; 0 = until they are deleted."),
+}
+"""The option of each setting of a queue."""
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with these options: it is told, as ``said``, the settings that were given."""
+
+    def run(**given: Any) -> None:
+        said = {name: value for name in OPTIONS if (value := given.pop(name)) is not None}
+        if "priority_weights" in said:
+            said["priority_weights"] = parse_weights(said["priority_weights"])
+        command(said=said, **given)
+
+    parameters: list[Parameter] = []
+    for own in signature(command, eval_str=True).parameters.values():
+        parameters += (
+            [Parameter(n, own.KEYWORD_ONLY, default=None, annotation=o) for n, o in OPTIONS.items()]
+            if own.name == "said"
+            else [own.replace(kind=own.KEYWORD_ONLY)]
+        )
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {own.name: own.annotation for own in parameters}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
 
 
 @app.command(epilog=examples(
@@ -85,38 +101,13 @@ Weights = Annotated[
     "jq-ctl queue create mail --max-retries 5 --ttl 3600 --priority-weights 9:5,5:3,0:1",
     "jq-ctl queue create mail --retry-base 2 --retry-max 60 --retry-jitter 0.5",
 ))  # fmt: skip
+@with_settings
 def create(
-    context: typer.Context,
-    name: Name,
-    max_retries: Retries = None,
-    ttl: Ttl = None,
-    timeout: Timeout = None,
-    capacity: Capacity = None,
-    retry_profile: Profile = None,
-    retry_base: Base = None,
-    retry_max: Most = None,
-    retry_jitter: Jitter = None,
-    priority_weights: Weights = "",
-    retention: Kept = None,
-    dead_letter_retention: DeadKept = None,
-    output: OutputOption = None,
+    context: typer.Context, name: Name, said: dict[str, Any], output: OutputOption = None
 ) -> None:
     """Create a queue. What is not given is what the server is configured to."""
     chosen = session(context)
-    spec = QueueSpec(
-        name=name,
-        max_retries=max_retries,
-        ttl=ttl,
-        timeout=timeout,
-        capacity=capacity,
-        retry_profile=retry_profile,
-        retry_base=retry_base,
-        retry_max=retry_max,
-        retry_jitter=retry_jitter,
-        priority_weights=parse_weights(priority_weights),
-        retention=retention,
-        dead_letter_retention=dead_letter_retention,
-    )
+    spec = QueueSpec(name, **cast(SettingsSaid, said))
     _check(spec)
     created = chosen.call(lambda backend: backend.create_queue(spec))
     if chosen.json:
@@ -130,20 +121,11 @@ def create(
     "jq-ctl queue update mail --retry-base 2 --retry-max 60 --retry-jitter 0.5",
     "jq-ctl queue update mail --capacity 1000 --reset ttl,priority-weights",
 ))  # fmt: skip
+@with_settings
 def update(
     context: typer.Context,
     name: Name,
-    max_retries: Retries = None,
-    ttl: Ttl = None,
-    timeout: Timeout = None,
-    capacity: Capacity = None,
-    retry_profile: Profile = None,
-    retry_base: Base = None,
-    retry_max: Most = None,
-    retry_jitter: Jitter = None,
-    priority_weights: Weights = "",
-    retention: Kept = None,
-    dead_letter_retention: DeadKept = None,
+    said: dict[str, Any],
     reset: Annotated[
         str,
         typer.Option(
@@ -159,29 +141,15 @@ def update(
     failed job waits, the capacity, the weights and the retention hold for all jobs at once.
     """
     chosen = session(context)
-    given: dict[str, Any] = {
-        "max_retries": max_retries,
-        "ttl": ttl,
-        "timeout": timeout,
-        "capacity": capacity,
-        "retry_profile": retry_profile,
-        "retry_base": retry_base,
-        "retry_max": retry_max,
-        "retry_jitter": retry_jitter,
-        "priority_weights": parse_weights(priority_weights),
-        "retention": retention,
-        "dead_letter_retention": dead_letter_retention,
-    }
-    _check(QueueSpec(name=name, **given))
-    said = {field: value for field, value in given.items() if value is not None}
+    _check(QueueSpec(name, **cast(SettingsSaid, said)))
     for field in parse_reset(reset):
         if field in said:
             raise InvalidArgument("--reset", f"{_flag(field)} is given as well; give one of them")
         said[field] = None
     if not said:
-        flags = ", ".join(f"--{_flag(field)}" for field in UPDATABLE)
+        flags = ", ".join(f"--{_flag(field)}" for field in SETTINGS)
         raise InvalidArgument("update", f"nothing to change is given; allowed: {flags}, --reset")
-    change = QueueUpdate(**said)
+    change = QueueUpdate(**cast(SettingsSaid, said))
 
     async def work(backend: Backend) -> QueueStats:
         await backend.update_queue(name, change)
@@ -201,10 +169,12 @@ def _check(spec: QueueSpec) -> None:
 
     The name is the server's to judge, and waits that do not fit those of the profile or the queue.
     """
+    said = spec.said.copy()
+    named = said.pop("retry_profile", None)
     try:
-        if spec.retry_profile is not None:
-            profile(spec.retry_profile)
-        check_queue_spec(replace(spec, name="default", retry_profile=None))
+        if named is not None:
+            profile(named)
+        check_queue_spec(QueueSpec("default", **said))
     except InvalidArgument as error:
         raise InvalidArgument(f"--{_flag(error.field)}", error.problem) from None
 
@@ -213,8 +183,8 @@ def parse_reset(text: str) -> list[str]:
     """``ttl,retry-max`` as names of settings."""
     names = [part.strip().replace("-", "_") for part in text.split(",") if part.strip()]
     for name in names:
-        if name not in UPDATABLE:
-            allowed = ", ".join(map(_flag, UPDATABLE))
+        if name not in SETTINGS:
+            allowed = ", ".join(map(_flag, SETTINGS))
             raise InvalidArgument("--reset", f"{name!r} is no setting; allowed: {allowed}")
     return list(dict.fromkeys(names))
 

@@ -23,8 +23,9 @@ from jobqueue import config
 from jobqueue.cli.program import EXIT_CODES, VersionOption, examples, run_async, run_program
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, KeyConflict, QueueFull
-from jobqueue.core.job import DEFAULT_QUEUE, JobQuery, JobSpec, QueueStats, SubmitStatus
+from jobqueue.core.job import DEFAULT_QUEUE, JobQuery, JobSpec, SubmitStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueStats
 from jobqueue.topology.embedded import Embedded
 from jobqueue.worker.context import Context
 from jobqueue.worker.registry import Registry, define

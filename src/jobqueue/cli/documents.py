@@ -6,9 +6,10 @@ import base64
 import json
 from typing import Any
 
-from jobqueue.core.job import Event, Health, Job, QueueStats, Worker, shown_owner
+from jobqueue.core.job import Event, Health, Job, Worker, shown_owner
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.progress import Progress
+from jobqueue.core.queue import QueueStats
 from jobqueue.core.stream import JobEvent
 from jobqueue.logs import timestamp
 
@@ -154,17 +155,8 @@ def queue_document(stats: QueueStats) -> Document:
     return {
         "name": queue.name,
         "paused": queue.paused,
-        "max_retries": queue.max_retries,
-        "ttl": queue.ttl,
-        "timeout": queue.timeout,
-        "capacity": queue.capacity,
-        "retry_profile": queue.retry_profile,
-        "retry_base": queue.retry_base,
-        "retry_max": queue.retry_max,
-        "retry_jitter": queue.retry_jitter,
+        **queue.settings(),
         "priority_weights": None if weights is None else {str(p): w for p, w in weights.items()},
-        "retention": queue.retention,
-        "dead_letter_retention": queue.dead_letter_retention,
         "created_at": rfc3339(queue.created_at),
         "depth": {state.name: stats.depth.get(state, 0) for state in State},
         "unfinished": stats.unfinished,

@@ -21,7 +21,8 @@ from jobqueue.core.api import Backend
 from jobqueue.core.cron import Cron
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
-from jobqueue.core.job import DEFAULT_QUEUE, Job, QueueSpec
+from jobqueue.core.job import DEFAULT_QUEUE, Job
+from jobqueue.core.queue import QueueSpec
 from jobqueue.core.store import Rules
 from jobqueue.engine.admission import check_queue_spec, check_spec
 from jobqueue.redaction import redact_value

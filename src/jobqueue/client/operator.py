@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Unpack
 
 from jobqueue.client.handle import Port
-from jobqueue.core.job import (
-    KEEP,
-    Health,
-    Job,
-    JobQuery,
-    Keep,
-    Page,
-    Queue,
-    QueueSpec,
-    QueueStats,
-    QueueUpdate,
-    RetryQuery,
-    Worker,
-)
+from jobqueue.core.job import Health, Job, JobQuery, Page, RetryQuery, Worker
 from jobqueue.core.lifecycle import State, parse_deaths
+from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate, SettingsSaid
 
 
 class Operator:
@@ -33,39 +22,12 @@ class Operator:
         """Create a queue; AlreadyExists if the name is taken."""
         return await self._port().call(lambda backend: backend.create_queue(queue))
 
-    async def update_queue(
-        self,
-        name: str,
-        *,
-        max_retries: int | Keep | None = KEEP,
-        ttl: float | Keep | None = KEEP,
-        timeout: float | Keep | None = KEEP,
-        capacity: int | Keep | None = KEEP,
-        retry_profile: str | Keep | None = KEEP,
-        retry_base: float | Keep | None = KEEP,
-        retry_max: float | Keep | None = KEEP,
-        retry_jitter: float | Keep | None = KEEP,
-        priority_weights: Mapping[int, int] | Keep | None = KEEP,
-        retention: float | Keep | None = KEEP,
-        dead_letter_retention: float | Keep | None = KEEP,
-    ) -> Queue:
+    async def update_queue(self, name: str, **settings: Unpack[SettingsSaid]) -> Queue:
         """Change what is given, and nothing else; ``None`` puts a setting back to the default.
 
         Jobs that were submitted before keep the retries, TTL and timeout that they got.
         """
-        update = QueueUpdate(
-            max_retries=max_retries,
-            ttl=ttl,
-            timeout=timeout,
-            capacity=capacity,
-            retry_profile=retry_profile,
-            retry_base=retry_base,
-            retry_max=retry_max,
-            retry_jitter=retry_jitter,
-            priority_weights=priority_weights,
-            retention=retention,
-            dead_letter_retention=dead_letter_retention,
-        )
+        update = QueueUpdate(**settings)
         return await self._port().call(lambda backend: backend.update_queue(name, update))
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:

@@ -17,7 +17,8 @@ from jobqueue.core.errors import (
     PermissionDenied,
     Unavailable,
 )
-from jobqueue.core.job import Job, JobSpec, QueueSpec, SubmitResult, SubmitStatus
+from jobqueue.core.job import Job, JobSpec, SubmitResult, SubmitStatus
+from jobqueue.core.queue import QueueSpec
 from jobqueue.worker.served import create_queues
 
 R = TypeVar("R")

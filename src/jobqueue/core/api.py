@@ -16,10 +16,6 @@ from jobqueue.core.job import (
     JobSpec,
     Page,
     Pulse,
-    Queue,
-    QueueSpec,
-    QueueStats,
-    QueueUpdate,
     Retried,
     RetryQuery,
     SubmitResult,
@@ -30,6 +26,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.progress import NO_PROGRESS, Progress
+from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
 
 
 class ClientApi(Protocol):

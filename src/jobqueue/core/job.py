@@ -5,24 +5,18 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict, without_trace
 from jobqueue.core.key_owner import stored_key
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 from jobqueue.core.progress import Progress
-from jobqueue.core.retry import RetryPolicy, policy_of
 
 T = TypeVar("T")
 
 DEFAULT_QUEUE = "default"
-DEFAULT_MAX_RETRIES = 3
-MAX_PRIORITY = 9
-MAX_RETRIES = 1_000
-MAX_CAPACITY = 1_000_000_000_000
-MAX_WEIGHT = 1_000_000  # of a priority
 MAX_PAGE = 1_000  # jobs in one answer, on every face
 MAX_HISTORY = 500  # transitions of a job in one answer, on every face
 MAX_VERSION = 2**31 - 1  # of a job: its transitions are numbered from 1
@@ -360,224 +354,6 @@ class Outcome:
     def applied(self) -> bool:
         """Whether the transition was written."""
         return self.refusal is None
-
-
-@dataclass(slots=True, kw_only=True)
-class Queue:
-    """A named queue and its defaults."""
-
-    name: str
-    max_retries: int = DEFAULT_MAX_RETRIES
-    ttl: float | None = None
-    timeout: float | None = None
-    capacity: int = 0  # PENDING jobs at most; 0 = unbounded
-    retry_profile: str = "default"
-    retry_base: float | None = None  # these three: None = what the profile says
-    retry_max: float | None = None
-    retry_jitter: float | None = None
-    priority_weights: Mapping[int, int] | None = None
-    retention: float | None = (
-        None  # seconds DONE jobs are kept; 0: for ever; None: as the server says
-    )
-    dead_letter_retention: float | None = None  # the same of dead letters
-    paused: bool = False
-    created_at: float = 0.0
-
-    @property
-    def retry_policy(self) -> RetryPolicy:
-        """How long its failed jobs wait."""
-        return policy_of(self.retry_profile, self.retry_base, self.retry_max, self.retry_jitter)
-
-
-@dataclass(slots=True, kw_only=True)
-class QueueSpec:
-    """A queue as an operator asks for it. ``None`` means: what the server is configured to.
-
-    ``retry_base``, ``retry_max`` (seconds) and ``retry_jitter`` (a share, 0 to 1) stand in place
-    of the profile's: the first wait, the longest, and how much of a wait is random. ``retention``
-    is how many seconds DONE jobs are kept, ``dead_letter_retention`` the same of dead letters; 0
-    is for ever, and a queue without them follows the server's settings.
-    """
-
-    name: str
-    max_retries: int | None = None
-    ttl: float | None = None
-    timeout: float | None = None
-    capacity: int | None = None
-    retry_profile: str | None = None
-    retry_base: float | None = None
-    retry_max: float | None = None
-    retry_jitter: float | None = None
-    priority_weights: Mapping[int, int] | None = None
-    retention: float | None = None
-    dead_letter_retention: float | None = None
-    paused: bool = False
-
-    def __post_init__(self) -> None:
-        _check_kinds({field.name: getattr(self, field.name) for field in fields(self)})
-
-    def resolve(self, defaults: Queue) -> Queue:
-        """Fill in what was not said."""
-        profile = _or(self.retry_profile, defaults.retry_profile)
-        figures = retry_figures(profile, defaults)
-        return Queue(
-            name=self.name,
-            max_retries=_or(self.max_retries, defaults.max_retries),
-            ttl=_or(self.ttl, defaults.ttl),
-            timeout=_or(self.timeout, defaults.timeout),
-            capacity=_or(self.capacity, defaults.capacity),
-            retry_profile=profile,
-            retry_base=_or(self.retry_base, figures["retry_base"]),
-            retry_max=_or(self.retry_max, figures["retry_max"]),
-            retry_jitter=_or(self.retry_jitter, figures["retry_jitter"]),
-            priority_weights=_or(self.priority_weights, defaults.priority_weights),
-            retention=self.retention,
-            dead_letter_retention=self.dead_letter_retention,
-            paused=self.paused,
-        )
-
-
-def retry_figures(profile: str, defaults: Queue) -> dict[str, float | None]:
-    """The server's own figures go with the server's profile; another profile has its own."""
-    own = profile == defaults.retry_profile
-    names = ("retry_base", "retry_max", "retry_jitter")
-    return {name: getattr(defaults, name) if own else None for name in names}
-
-
-class Keep(enum.Enum):
-    """In an update: this setting stays as it is."""
-
-    KEEP = "keep"
-
-
-KEEP = Keep.KEEP
-
-
-@dataclass(slots=True, kw_only=True)
-class QueueUpdate:
-    """What an operator changes of a queue. ``None`` means: what the server is configured to."""
-
-    max_retries: int | Keep | None = KEEP
-    ttl: float | Keep | None = KEEP
-    timeout: float | Keep | None = KEEP
-    capacity: int | Keep | None = KEEP
-    retry_profile: str | Keep | None = KEEP
-    retry_base: float | Keep | None = KEEP
-    retry_max: float | Keep | None = KEEP
-    retry_jitter: float | Keep | None = KEEP
-    priority_weights: Mapping[int, int] | Keep | None = KEEP
-    retention: float | Keep | None = KEEP
-    dead_letter_retention: float | Keep | None = KEEP
-
-    def __post_init__(self) -> None:
-        _check_kinds(self.named())
-
-    def named(self) -> dict[str, Any]:
-        """The settings that it changes, by name."""
-        said = {name: getattr(self, name) for name in UPDATABLE}
-        return {name: value for name, value in said.items() if value is not KEEP}
-
-    def resolve(self, queue: Queue, defaults: Queue) -> dict[str, Any]:
-        """The new values, by name, for the queue as it stands."""
-        values = self.named()
-        if values.get("retry_profile", KEEP) is None:
-            values["retry_profile"] = defaults.retry_profile
-        figures = retry_figures(values.get("retry_profile", queue.retry_profile), defaults)
-        for name, value in values.items():
-            if value is None:
-                values[name] = figures[name] if name in figures else getattr(defaults, name)
-        if "priority_weights" in values:
-            values["priority_weights"] = values["priority_weights"] or None  # none: strict
-        return values
-
-
-UPDATABLE = tuple(field.name for field in fields(QueueUpdate))
-"""The settings of a queue that can be changed while it stands."""
-
-_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "name": ((str,), "a text"),
-    "max_retries": ((int,), "a whole number"),
-    "ttl": ((int, float), "a number of seconds"),
-    "timeout": ((int, float), "a number of seconds"),
-    "capacity": ((int,), "a whole number"),
-    "retry_profile": ((str,), "the name of a profile"),
-    "retry_base": ((int, float), "a number of seconds"),
-    "retry_max": ((int, float), "a number of seconds"),
-    "retry_jitter": ((int, float), "a number from 0 to 1"),
-    "priority_weights": ((Mapping,), "weights by priority, as {9: 5, 0: 1}"),
-    "retention": ((int, float), "a number of seconds"),
-    "dead_letter_retention": ((int, float), "a number of seconds"),
-    "paused": ((bool,), "True or False"),
-}
-
-
-def _check_kinds(said: Mapping[str, Any]) -> None:
-    """Refuse what a program says of a queue in another type: a store would keep it, or break."""
-    for name, value in said.items():
-        kinds, expected = _KINDS[name]
-        if value is None and name not in ("name", "paused"):
-            continue
-        fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-        if fits and isinstance(value, Mapping):
-            fits = all(type(figure) is int for pair in value.items() for figure in pair)
-        if not fits:
-            raise InvalidArgument(name, f"expected {expected}, got {value!r:.80}")
-
-
-def _or(said: T | None, default: T) -> T:
-    return default if said is None else said
-
-
-COUNTED_TO = 10_000
-"""As many claimable jobs of one type are counted, for people."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingType:
-    """Claimable jobs of one type in one queue."""
-
-    queue: str
-    type: str
-    jobs: int  # counted up to a limit
-
-    @property
-    def count(self) -> str:
-        """How many, for people."""
-        return f"{self.jobs}+" if self.jobs >= COUNTED_TO else str(self.jobs)
-
-
-@dataclass(slots=True, kw_only=True)
-class QueueStats:
-    """A queue with its figures."""
-
-    queue: Queue
-    depth: Mapping[State, int]
-    processed: int = 0  # attempts that ended, well or not
-    succeeded: int = 0
-    failed: int = 0
-    run_seconds: float = 0.0
-    timed: int = 0  # attempts that run_seconds sums over
-    # Claimable jobs that no connected worker takes, by type, the most first: set by the engine.
-    unserved: tuple[WaitingType, ...] = ()
-
-    @property
-    def average_seconds(self) -> float:
-        """Mean processing time of an attempt."""
-        return self.run_seconds / self.timed if self.timed else 0.0
-
-    @property
-    def error_rate(self) -> float:
-        """Share of ended attempts that failed."""
-        return self.failed / self.processed if self.processed else 0.0
-
-    @property
-    def unfinished(self) -> int:
-        """Jobs that are neither DONE nor DEAD_LETTERED."""
-        return sum(
-            count
-            for state, count in self.depth.items()
-            if state not in (State.DONE, State.DEAD_LETTERED)
-        )
 
 
 class WorkerStatus(enum.StrEnum):

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from jobqueue.core.api import OperatorApi
 from jobqueue.core.errors import DeadlineExceeded, OutcomeUnknown, Unavailable
-from jobqueue.core.job import Health, QueueStats, Worker
+from jobqueue.core.job import Health, Worker
+from jobqueue.core.queue import QueueStats
 
 T = TypeVar("T")
 _FROM_A_FAILING_STORE = 0.3  # it may still be read (a full disk), or hang

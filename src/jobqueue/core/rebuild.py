@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jobqueue.core.job import Event, Job, JobSpec, Queue
+from jobqueue.core.job import Event, Job, JobSpec
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.stream import (
     CancelRequested,
     Created,

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from jobqueue.core.errors import Conflict
 from jobqueue.core.identity import Identity, successor
 from jobqueue.core.ids import new_lease
-from jobqueue.core.job import DEFAULT_QUEUE, Job, Queue, QueueStats
+from jobqueue.core.job import DEFAULT_QUEUE, Job
 from jobqueue.core.lifecycle import HELD, TERMINAL, State
+from jobqueue.core.queue import Queue, QueueStats
 from jobqueue.core.rebuild import Figures, Key, Rebuilt, World
 from jobqueue.core.store import Rules
 

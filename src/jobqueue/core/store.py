@@ -24,18 +24,16 @@ from jobqueue.core.job import (
     NewJob,
     Outcome,
     Pulse,
-    Queue,
-    QueueStats,
     SubmitResult,
     TimeQuery,
     Transition,
-    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import NO_PROGRESS, Progress
+from jobqueue.core.queue import Queue, QueueStats, WaitingType
 
 if TYPE_CHECKING:
     from jobqueue.core.identity import Identity
@@ -396,7 +394,7 @@ class Store(Protocol):
         ...
 
     async def update_queue(self, name: str, values: Mapping[str, Any]) -> Queue | None:
-        """Give a queue new values of these settings (``core.job.UPDATABLE``), checked already.
+        """Give a queue new values of these settings (``core.job.SETTINGS``), checked already.
 
         Returns the queue as it is then; None if there is none of that name. Jobs that were
         submitted before keep the retries, TTL and timeout that they got.

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from jobqueue.core.errors import Conflict
-from jobqueue.core.job import ComponentHealth, Event, Queue
+from jobqueue.core.job import ComponentHealth, Event
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Store, Term
 
 

@@ -8,22 +8,15 @@ from collections.abc import Sequence
 
 from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, NotFound
-from jobqueue.core.job import (
-    MAX_CAPACITY,
-    MAX_PAGE,
+from jobqueue.core.job import MAX_PAGE, JobQuery, JobSpec, RetryQuery, TimeQuery, WorkerInfo
+from jobqueue.core.lifecycle import DEATHS
+from jobqueue.core.queue import (
     MAX_PRIORITY,
     MAX_RETRIES,
-    MAX_WEIGHT,
-    JobQuery,
-    JobSpec,
     Queue,
+    QueueSettings,
     QueueSpec,
-    RetryQuery,
-    TimeQuery,
-    WorkerInfo,
 )
-from jobqueue.core.lifecycle import DEATHS
-from jobqueue.core.retry import check_retry
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.core.texts import (
     MAX_ERROR_FILTER_LENGTH,
@@ -112,31 +105,13 @@ def check_start_within(
 def check_queue(queue: Queue) -> None:
     """Refuse a queue whose settings make no sense."""
     _check_name("name", queue.name)
-    _check_retries(queue.max_retries)
-    if queue.ttl is not None:
-        _check_positive("ttl", queue.ttl)
-    if queue.timeout is not None:
-        _check_positive("timeout", queue.timeout)
-    if not 0 <= queue.capacity <= MAX_CAPACITY:
-        raise InvalidArgument("capacity", f"must be 0 (unbounded) to {MAX_CAPACITY}")
-    check_retry(queue.retry_profile, queue.retry_base, queue.retry_max, queue.retry_jitter)
-    for name in ("retention", "dead_letter_retention"):
-        kept = getattr(queue, name)
-        if kept is not None and not 0 <= kept <= MAX_SECONDS:  # NaN, too
-            raise InvalidArgument(name, f"must be 0 (for ever) to {MAX_SECONDS:.0f} seconds")
-    for priority, weight in (queue.priority_weights or {}).items():
-        if not 0 <= priority <= MAX_PRIORITY or not 1 <= weight <= MAX_WEIGHT:
-            raise InvalidArgument(
-                "priority_weights",
-                f"{priority}:{weight} is not a priority 0 to {MAX_PRIORITY} and a weight 1 to"
-                f" {MAX_WEIGHT}",
-            )
+    queue.check()
 
 
 def check_queue_spec(spec: QueueSpec) -> None:
     """The same, as far as it can be judged where the server's settings are not known."""
     # A base or a maximum alone may fit the profile that the server has.
-    check_queue(spec.resolve(Queue(name="", retry_base=math.ulp(0.0), retry_max=MAX_SECONDS)))
+    check_queue(spec.resolve(QueueSettings(retry_base=math.ulp(0.0), retry_max=MAX_SECONDS)))
 
 
 def check_worker_id(worker_id: str) -> None:

@@ -9,15 +9,10 @@ from dataclasses import replace
 from jobqueue.core.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, no_such_queue
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import (
-    UPDATABLE,
     Health,
     Job,
     NotRetried,
     Outcome,
-    Queue,
-    QueueSpec,
-    QueueStats,
-    QueueUpdate,
     Refusal,
     Retried,
     RetryQuery,
@@ -26,6 +21,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import TERMINAL
+from jobqueue.core.queue import SETTINGS, Queue, QueueSpec, QueueStats, QueueUpdate
 from jobqueue.core.store import JobFilter, Store
 from jobqueue.engine import admission
 from jobqueue.engine.health import Check
@@ -63,8 +59,8 @@ class OperatorCalls:
 
     async def update_queue(self, name: str, update: QueueUpdate) -> Queue:
         """See ``OperatorApi.update_queue``."""
-        if not update.named():
-            raise InvalidArgument("update", f"names no setting; allowed: {', '.join(UPDATABLE)}")
+        if not update.said:
+            raise InvalidArgument("update", f"names no setting; allowed: {', '.join(SETTINGS)}")
         admission.check_may_exist(name)
         found = await self._store.stats(name)
         if not found:

@@ -7,7 +7,8 @@ import os
 import socket
 from dataclasses import dataclass, field, replace
 
-from jobqueue.core.job import DEFAULT_QUEUE, Queue
+from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.core.queue import Queue
 
 
 class Dispatch(enum.Enum):

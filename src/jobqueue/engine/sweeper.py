@@ -13,9 +13,10 @@ from typing import Any
 
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Conflict, JobQueueError
-from jobqueue.core.job import Outcome, Queue, Transition, WorkerStatus
+from jobqueue.core.job import Outcome, Transition, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Observer
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import DoneJobs, JobFilter, Store, Term, TermEnded
 from jobqueue.core.waiting import is_set_within
 from jobqueue.engine.leadership import Leadership

@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import COUNTED_TO, Job, QueueStats, WaitingType, WorkerInfo, WorkerStatus
+from jobqueue.core.job import Job, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import COUNTED_TO, QueueStats, WaitingType
 from jobqueue.core.store import ALL_QUEUES, Store, Term
 from jobqueue.engine.sessions import Scope, Sessions
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from jobqueue.core.job import NO_LABELS, Event, Queue
+from jobqueue.core.job import NO_LABELS, Event
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.stream import (
     CancelRequested,
     Created,
@@ -20,6 +21,7 @@ from jobqueue.core.stream import (
 )
 from jobqueue.pb.jq.v1 import events_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2 as types
+from jobqueue.wire import put_settings, read_settings
 
 _STATES = {state: types.JobState.Value(f"JOB_STATE_{state.name}") for state in State}
 _REASONS = {reason: types.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
@@ -116,27 +118,15 @@ def _created(created: Created) -> pb.JobCreated:
 
 def _queue_event(item: QueueEvent) -> pb.QueueEvent:
     queue = item.queue
-    return pb.QueueEvent(
+    record = pb.QueueEvent(
         event_id=item.event_id,
         change=_CHANGES[item.change],
-        queue=types.Queue(
-            name=queue.name,
-            max_retries=queue.max_retries,
-            ttl_seconds=queue.ttl,
-            timeout_seconds=queue.timeout,
-            capacity=queue.capacity,
-            retry_profile=queue.retry_profile,
-            retry_base_seconds=queue.retry_base,
-            retry_max_seconds=queue.retry_max,
-            retry_jitter=queue.retry_jitter,
-            priority_weights=queue.priority_weights,
-            retention_seconds=queue.retention,
-            dead_letter_retention_seconds=queue.dead_letter_retention,
-            paused=queue.paused,
-        ),
+        queue=types.Queue(name=queue.name, paused=queue.paused),
         timestamp=item.at,
         created_at=queue.created_at,
     )
+    put_settings(record.queue, queue.settings())
+    return record
 
 
 def decode(data: bytes | None) -> RecordItem:
@@ -220,21 +210,9 @@ def _read_queue_event(record: pb.QueueEvent) -> QueueEvent:
     said = record.queue
     queue = Queue(
         name=said.name,
-        max_retries=said.max_retries,
-        ttl=said.ttl_seconds if said.HasField("ttl_seconds") else None,
-        timeout=said.timeout_seconds if said.HasField("timeout_seconds") else None,
-        capacity=said.capacity,
-        retry_profile=said.retry_profile,
-        retry_base=said.retry_base_seconds if said.HasField("retry_base_seconds") else None,
-        retry_max=said.retry_max_seconds if said.HasField("retry_max_seconds") else None,
-        retry_jitter=said.retry_jitter if said.HasField("retry_jitter") else None,
-        priority_weights=dict(said.priority_weights) or None,
-        retention=said.retention_seconds if said.HasField("retention_seconds") else None,
-        dead_letter_retention=said.dead_letter_retention_seconds
-        if said.HasField("dead_letter_retention_seconds")
-        else None,
         paused=said.paused,
         created_at=record.created_at,
+        **read_settings(said),
     )
     number = int(record.event_id.rpartition(":")[2])
     return QueueEvent(_CHANGE_OF[record.change], queue, number, record.timestamp)

@@ -21,8 +21,9 @@ from jobqueue.core.errors import (
     NotFound,
     Unavailable,
 )
-from jobqueue.core.job import Job, JobSpec, QueueSpec, SubmitResult, TimeQuery
+from jobqueue.core.job import Job, JobSpec, SubmitResult, TimeQuery
 from jobqueue.core.lifecycle import State, project
+from jobqueue.core.queue import QueueSpec
 from jobqueue.services import journal
 from jobqueue.services.engine_job import QUEUE, TYPE, to_job, to_spec
 from jobqueue.services.model import (

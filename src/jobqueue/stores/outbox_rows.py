@@ -6,10 +6,9 @@ Both stores select the same columns in the same order (``changes`` in their quer
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
-from jobqueue.core.job import NO_LABELS, Queue
+from jobqueue.core.job import NO_LABELS
 from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import State
 from jobqueue.core.stream import (
@@ -24,23 +23,12 @@ from jobqueue.core.stream import (
     QueueEvent,
     StreamItem,
 )
+from jobqueue.stores.queue_rows import read_queue_body
 from jobqueue.stores.rows import Rows
 
 # 1 to 3: see QueueChange. Never changed: rows keep these numbers.
 CANCEL = 4
 DELETED = 5
-
-
-def queue_body(queue: Queue) -> str:
-    """A queue as the outbox keeps it."""
-    said = asdict(queue)
-    # A server of the version before does not know these; it need not, where a queue has none.
-    for name in (
-        "retry_base", "retry_max", "retry_jitter", "retention", "dead_letter_retention",
-    ):  # fmt: skip
-        if said[name] is None:
-            del said[name]
-    return json.dumps(said)
 
 
 def outbox_item(kind: int, number: int, at: float, body: str) -> StreamItem:
@@ -50,10 +38,7 @@ def outbox_item(kind: int, number: int, at: float, body: str) -> StreamItem:
         return CancelRequested(said["job_id"], said["queue"], said["version"], at)
     if kind == DELETED:
         return JobDeleted(said["job_id"], said["queue"], said["version"], at, said["key_freed"])
-    weights = said.pop("priority_weights")
-    if weights is not None:
-        weights = {int(priority): weight for priority, weight in weights.items()}
-    return QueueEvent(QueueChange(kind), Queue(**said, priority_weights=weights), number, at)
+    return QueueEvent(QueueChange(kind), read_queue_body(said), number, at)
 
 
 def job_event(rows: Rows, row: Any) -> JobEvent:

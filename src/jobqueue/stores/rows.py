@@ -10,17 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobqueue.core.job import (
-    NO_LABELS,
-    Event,
-    Held,
-    Job,
-    Queue,
-    QueueStats,
-    Worker,
-    WorkerInfo,
-    WorkerStatus,
-)
+from jobqueue.core.job import NO_LABELS, Event, Held, Job, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
@@ -130,53 +120,6 @@ def held_row(row: Any) -> Held:
     """A lease from the columns of ``held``."""
     seq, lease, worker, state, cancel = row
     return Held(seq, lease, worker, STATES[state], bool(cancel))
-
-
-def stats_row(row: Any) -> QueueStats:
-    """A queue and its figures from the columns of ``stats``."""
-    (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max, retry_jitter,
-     weights, retention, dead_letter_retention, paused, created_at, *depth, succeeded, failed,
-     run_seconds, timed) = row  # fmt: skip
-    queue = Queue(
-        name=name,
-        max_retries=max_retries,
-        ttl=ttl,
-        timeout=timeout,
-        capacity=capacity,
-        retry_profile=retry_profile,
-        retry_base=retry_base,
-        retry_max=retry_max,
-        retry_jitter=retry_jitter,
-        priority_weights=read_weights(weights),
-        retention=retention,
-        dead_letter_retention=dead_letter_retention,
-        paused=bool(paused),
-        created_at=created_at,
-    )
-    return QueueStats(
-        queue=queue,
-        depth=dict(zip(State, depth, strict=True)),
-        processed=succeeded + failed,
-        succeeded=succeeded,
-        failed=failed,
-        run_seconds=run_seconds,
-        timed=timed,
-    )
-
-
-def settings_row(queue: Queue) -> tuple[Any, ...]:
-    """The columns of a queue that can be changed, in the order that ``stats`` selects them."""
-    weights = json.dumps(dict(queue.priority_weights)) if queue.priority_weights else None
-    return (
-        queue.max_retries, queue.ttl, queue.timeout, queue.capacity, queue.retry_profile,
-        queue.retry_base, queue.retry_max, queue.retry_jitter, weights, queue.retention,
-        queue.dead_letter_retention,
-    )  # fmt: skip
-
-
-def read_weights(column: str | None) -> dict[int, int] | None:
-    """Priority weights from their column."""
-    return {int(k): int(v) for k, v in json.loads(column).items()} if column else None
 
 
 def looked(rows: Iterable[Any], limit: int) -> DeadLetters:

@@ -17,7 +17,7 @@ from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend, DispatchApi
-from jobqueue.core.job import QueueSpec
+from jobqueue.core.queue import QueueSpec
 from jobqueue.core.store import Store
 from jobqueue.engine import admission
 from jobqueue.engine.engine import Engine

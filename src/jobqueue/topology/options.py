@@ -15,9 +15,10 @@ from jobqueue.api.http.settings import HttpSettings
 from jobqueue.api.listening import Endpoint
 from jobqueue.config import Settings
 from jobqueue.core.api import Backend
-from jobqueue.core.job import DEFAULT_QUEUE, Queue
+from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Observer
+from jobqueue.core.queue import SETTINGS, Queue
 from jobqueue.core.store import Rules
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.metrics import Figures, Metrics
@@ -76,17 +77,10 @@ def queues(settings: Settings, app: Registry | None = None) -> tuple[str, ...]:
 
 def queue(settings: Settings, name: str = DEFAULT_QUEUE) -> Queue:
     """A queue with the configured defaults."""
-    return Queue(
-        name=name,
-        max_retries=settings.queue.max_retries,
-        ttl=settings.queue.ttl,
-        timeout=settings.queue.timeout,
-        capacity=settings.queue.capacity,
-        retry_profile=settings.queue.retry_profile,
-        retry_base=settings.queue.retry_base,
-        retry_max=settings.queue.retry_max,
-        retry_jitter=settings.queue.retry_jitter,
-    )
+    given = settings.queue
+    # How long jobs are kept is not the queue's own: it follows the server's as that changes.
+    inherited = [one for one in SETTINGS if hasattr(given, one) and not one.endswith("retention")]
+    return Queue(name=name, **{one: getattr(given, one) for one in inherited})
 
 
 def dispatch(settings: Settings) -> Dispatch:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jobqueue.core.errors import AlreadyExists
-from jobqueue.core.job import DEFAULT_QUEUE, QueueSpec
+from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.core.queue import QueueSpec
 from jobqueue.worker import builtin
 from jobqueue.worker.periodic import CATCH_UP, Schedule
 from jobqueue.worker.task import DEFAULT_OPTIONS, TaskDefinition, TaskOptions, define

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from jobqueue.core.errors import AlreadyExists, InvalidArgument, JobQueueError, PermissionDenied
-from jobqueue.core.job import Queue, QueueSpec
+from jobqueue.core.queue import Queue, QueueSpec
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.core.waiting import is_set_within
 from jobqueue.services import engine_job

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Assignment, JobQuery, JobSpec, QueueSpec, Transition
+from jobqueue.core.job import Assignment, JobQuery, JobSpec, Transition
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueSpec
 from tests import patience
 from tests.api.grpc.inbox import RecordingInbox
 

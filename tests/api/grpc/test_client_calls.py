@@ -21,8 +21,6 @@ from jobqueue.core.errors import (
 from jobqueue.core.job import (
     JobQuery,
     JobSpec,
-    QueueSpec,
-    QueueUpdate,
     Retried,
     RetryQuery,
     SubmitStatus,
@@ -30,6 +28,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import QueueSpec, QueueUpdate
 from jobqueue.engine import paging
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc
 from tests import patience

@@ -53,20 +53,18 @@ from jobqueue.core.job import (
     JobSpec,
     NotRetried,
     Pulse,
-    Queue,
-    QueueStats,
     Retried,
     RetryQuery,
     SubmitResult,
     SubmitStatus,
     Transition,
-    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import REPORTABLE, Move, Reason, State
 from jobqueue.core.progress import Progress
+from jobqueue.core.queue import Queue, QueueStats, WaitingType
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
 
 text = st.text(max_size=20)

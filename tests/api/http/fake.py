@@ -19,10 +19,6 @@ from jobqueue.core.job import (
     JobSpec,
     Page,
     Pulse,
-    Queue,
-    QueueSpec,
-    QueueStats,
-    QueueUpdate,
     Retried,
     RetryQuery,
     SubmitResult,
@@ -32,6 +28,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
 from jobqueue.core.progress import NO_PROGRESS, Progress
+from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
 
 CREATED = 1_800_000_000.0
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from jobqueue.api.http.face import HttpFace
 from jobqueue.api.http.settings import HttpSettings
-from jobqueue.core.job import Queue
+from jobqueue.core.queue import Queue
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.sqlite.store import SqliteStore

@@ -128,7 +128,7 @@ def test_the_examples_are_accepted(document: dict[str, Any]) -> None:
             assert read(msgspec.json.encode(example["value"]))
     patch = document["paths"]["/queues/{name}"]["patch"]["requestBody"]["content"]
     for example in patch["application/json"]["examples"].values():
-        assert decode_queue_patch(msgspec.json.encode(example["value"])).named()
+        assert decode_queue_patch(msgspec.json.encode(example["value"])).said
 
 
 async def test_answers_are_as_documented(http: httpx.AsyncClient, backend: FakeBackend) -> None:

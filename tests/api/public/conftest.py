@@ -20,7 +20,7 @@ from jobqueue.api.http.face import HttpFace
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.config import load
 from jobqueue.core.api import Backend, DispatchApi
-from jobqueue.core.job import Queue
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Store
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings

@@ -13,17 +13,9 @@ import grpc.aio
 from jobqueue.api.grpc.errors import from_rpc_error
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import (
-    Event,
-    Job,
-    JobQuery,
-    JobSpec,
-    QueueSpec,
-    QueueStats,
-    QueueUpdate,
-    SubmitStatus,
-)
+from jobqueue.core.job import Event, Job, JobQuery, JobSpec, SubmitStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueSpec, QueueStats, QueueUpdate
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc
 from tests import patience
 from tests.api.public.face import (

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest_asyncio
 
-from jobqueue.core.job import Queue
+from jobqueue.core.queue import Queue
 from jobqueue.stores.postgres.store import PostgresStore
 from tests import patience
 from tests.stores.driver import worker

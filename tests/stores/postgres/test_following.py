@@ -7,8 +7,8 @@ import asyncio
 import asyncpg
 import pytest
 
-from jobqueue.core.job import Queue
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from jobqueue.core.stream import JobEvent
 from jobqueue.stores.postgres import streaming

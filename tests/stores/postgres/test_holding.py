@@ -6,7 +6,8 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.core.clock import ManualClock
-from jobqueue.core.job import Queue, Transition
+from jobqueue.core.job import Transition
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, Rules
 from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.store import PostgresStore

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from jobqueue.core.errors import OutcomeUnknown
-from jobqueue.core.job import Queue, SubmitStatus, Transition
+from jobqueue.core.job import SubmitStatus, Transition
 from jobqueue.core.lifecycle import Move, Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, JobFilter
 from jobqueue.stores.postgres.store import PostgresStore
 from tests.stores.cutting import Cut

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.core.errors import Conflict, Unavailable
-from jobqueue.core.job import Queue, Transition
+from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from jobqueue.core.stream import JobEvent, QueueEvent
 from jobqueue.stores.postgres.following import Position, Snapshot, between

@@ -9,8 +9,9 @@ import asyncpg
 import pytest
 
 from jobqueue.core.errors import Unavailable
-from jobqueue.core.job import Queue, SubmitStatus, Transition
+from jobqueue.core.job import SubmitStatus, Transition
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from jobqueue.stores.postgres.store import PostgresStore
 from tests.stores.driver import accept, new, spec, worker

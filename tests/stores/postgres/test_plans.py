@@ -10,9 +10,10 @@ import contextlib
 import asyncpg
 import pytest
 
-from jobqueue.core.job import Queue, Transition
+from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.progress import Progress
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, JobFilter
 from jobqueue.stores.postgres import heads, holding, streaming
 from jobqueue.stores.postgres.following import Position, Snapshot

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.decide import decide
-from jobqueue.core.job import Outcome, Queue, Refusal, Transition
+from jobqueue.core.job import Outcome, Refusal, Transition
 from jobqueue.core.lifecycle import TERMINAL, Move, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import Claim, JobFilter, Rules
 from jobqueue.stores.postgres.applying import _Row

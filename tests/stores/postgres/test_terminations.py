@@ -12,8 +12,9 @@ import asyncpg
 import pytest
 
 from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
-from jobqueue.core.job import Job, Queue, SubmitStatus, Transition
+from jobqueue.core.job import Job, SubmitStatus, Transition
 from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, JobFilter, Rules
 from jobqueue.stores.postgres.store import PostgresStore
 from tests import patience

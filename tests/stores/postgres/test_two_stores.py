@@ -8,8 +8,9 @@ import time
 import pytest
 
 from jobqueue.core.errors import NotFound, QueueFull
-from jobqueue.core.job import Assignment, Queue, SubmitStatus, Transition
+from jobqueue.core.job import Assignment, SubmitStatus, Transition
 from jobqueue.core.lifecycle import Move, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, Term
 from jobqueue.stores.postgres import chores
 from tests import patience

@@ -10,7 +10,8 @@ from collections import Counter
 import asyncpg
 import pytest
 
-from jobqueue.core.job import Queue, Transition
+from jobqueue.core.job import Transition
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Change, Claim
 from jobqueue.stores.postgres import claiming, heads
 from jobqueue.stores.postgres.heads import Heads, kind_of

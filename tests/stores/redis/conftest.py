@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
-from jobqueue.core.job import Queue
+from jobqueue.core.queue import Queue
 from jobqueue.stores.redis.store import RedisStore
 from jobqueue.topology.backing import PrivateRedis
 from tests.stores.driver import NO_BACKOFF

@@ -8,7 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from jobqueue.core.errors import InvalidArgument, NotFound
-from jobqueue.core.job import JobSpec, Queue
+from jobqueue.core.job import JobSpec
+from jobqueue.core.queue import Queue
 from jobqueue.stores.redis.store import RedisStore
 from jobqueue.topology.connect import create_backend, create_store, parse_url
 from tests.cli import processes

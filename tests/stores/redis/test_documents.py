@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from jobqueue.core.job import Queue, Transition
+from jobqueue.core.job import Transition
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from tests.stores.driver import new, spec, worker
 

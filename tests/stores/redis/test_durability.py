@@ -11,8 +11,9 @@ import signal
 import pytest
 
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Job, Queue, Transition
+from jobqueue.core.job import Job, Transition
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim, JobFilter, Store
 from jobqueue.stores.redis.store import RedisStore
 from tests import patience

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.core.clock import ManualClock
-from jobqueue.core.job import Queue
 from jobqueue.core.observer import Deaf
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from tests.stores.driver import new, spec
 

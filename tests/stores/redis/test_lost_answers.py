@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import OutcomeUnknown, Unavailable
-from jobqueue.core.job import Held, Queue, SubmitStatus, Transition, WorkerStatus
+from jobqueue.core.job import Held, SubmitStatus, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Move, Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from jobqueue.stores.redis.store import RedisStore
 from tests.stores.cutting import Cut

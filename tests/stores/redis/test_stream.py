@@ -9,7 +9,8 @@ import pytest
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.identity import UNNAMED
-from jobqueue.core.job import Queue, Transition, WorkerStatus
+from jobqueue.core.job import Transition, WorkerStatus
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from jobqueue.core.stream import (
     CancelRequested,

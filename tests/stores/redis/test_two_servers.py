@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from jobqueue.core.job import Queue
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from jobqueue.metrics import Metrics
 from jobqueue.stores.postgres.store import PostgresStore

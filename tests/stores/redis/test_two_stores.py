@@ -9,8 +9,9 @@ import pytest
 
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import NotFound
-from jobqueue.core.job import Queue, SubmitStatus, Transition, WorkerStatus
+from jobqueue.core.job import SubmitStatus, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Move, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Change, Claim, Term, TermEnded
 from jobqueue.stores.redis.store import RedisStore
 from tests import patience

@@ -9,9 +9,10 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from jobqueue.core.clock import ManualClock
-from jobqueue.core.job import Queue, Transition
+from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Deaf
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
 from jobqueue.stores.redis import store as store_module
 from jobqueue.stores.redis.store import RedisStore

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from jobqueue.core.job import JobSpec, QueueSpec, Transition
+from jobqueue.core.job import JobSpec, Transition
 from jobqueue.core.lifecycle import Move, Reason
+from jobqueue.core.queue import QueueSpec
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.engine.engine import Engine
 from jobqueue.services.coordinator import Coordinator

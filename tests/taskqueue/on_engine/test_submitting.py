@@ -8,7 +8,8 @@ import json
 import pytest
 
 from jobqueue.core.errors import InvalidArgument, KeyConflict, NotFound, RateLimited
-from jobqueue.core.job import JobSpec, QueueSpec, SubmitResult
+from jobqueue.core.job import JobSpec, SubmitResult
+from jobqueue.core.queue import QueueSpec
 from jobqueue.engine.engine import Engine
 from jobqueue.services.engine_job import QUEUE, RECOVERIES, TYPE, to_job, to_spec
 from jobqueue.services.model import Listing, Spec, Status

@@ -10,7 +10,7 @@ import contextlib
 import re
 import threading
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -21,16 +21,16 @@ from jobqueue.api.http.errors import TooLarge, TooSlow
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
-from jobqueue.core.job import (
-    DEFAULT_QUEUE,
+from jobqueue.core.job import DEFAULT_QUEUE, JobSpec
+from jobqueue.core.queue import (
     MAX_CAPACITY,
     MAX_PRIORITY,
     MAX_RETRIES,
     MAX_WEIGHT,
-    UPDATABLE,
-    JobSpec,
+    SETTINGS,
     QueueSpec,
     QueueUpdate,
+    SettingsSaid,
 )
 from jobqueue.core.retry import PROFILES as RETRY_PROFILES
 from jobqueue.core.texts import (
@@ -190,21 +190,7 @@ class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
         """The queue asked for."""
         if not self.name:
             raise InvalidArgument("name", "is missing; a queue needs a name")
-        return QueueSpec(
-            name=self.name,
-            max_retries=self.max_retries,
-            ttl=self.ttl,
-            timeout=self.timeout,
-            capacity=self.capacity,
-            retry_profile=self.retry_profile,
-            retry_base=self.retry_base,
-            retry_max=self.retry_max,
-            retry_jitter=self.retry_jitter,
-            priority_weights=self.priority_weights,
-            retention=self.retention,
-            dead_letter_retention=self.dead_letter_retention,
-            paused=self.paused,
-        )
+        return QueueSpec(self.name, paused=self.paused, **_said(self))
 
 
 class QueuePatch(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -224,8 +210,12 @@ class QueuePatch(Struct, kw_only=True, forbid_unknown_fields=True):
 
     def update(self) -> QueueUpdate:
         """The change asked for."""
-        said = {name: getattr(self, name) for name in UPDATABLE}
-        return QueueUpdate(**{name: value for name, value in said.items() if value is not UNSET})
+        return QueueUpdate(**_said(self))
+
+
+def _said(body: QueueBody | QueuePatch) -> SettingsSaid:
+    said = {name: getattr(body, name) for name in SETTINGS}
+    return cast(SettingsSaid, {name: value for name, value in said.items() if value is not UNSET})
 
 
 class _Tasked(Struct):

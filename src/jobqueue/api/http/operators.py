@@ -12,8 +12,9 @@ from jobqueue.api.http.errors import OBJECT
 from jobqueue.api.http.openapi import answers, takes
 from jobqueue.api.http.params import DeleteQueueParams, JobParams, NoParams
 from jobqueue.api.http.settings import KIB
-from jobqueue.core.job import MAX_PAGE, JobQuery, QueueStats, WorkerStatus
+from jobqueue.core.job import MAX_PAGE, JobQuery, WorkerStatus
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueStats
 
 _MAX_QUEUE_BYTES = 64 * KIB
 

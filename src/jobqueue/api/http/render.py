@@ -32,8 +32,6 @@ from jobqueue.core.job import (
     Health,
     Job,
     Page,
-    Queue,
-    QueueStats,
     Retried,
     SubmitResult,
     SubmitStatus,
@@ -43,6 +41,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL, VIEWS, Reason, State, project
 from jobqueue.core.progress import Progress
+from jobqueue.core.queue import QueueStats
 from jobqueue.core.waiting import in_turns
 from jobqueue.logs import timestamp
 
@@ -203,25 +202,19 @@ def retry_answer(retried: Retried) -> RetryAnswer:
 
 def queue_view(stats: QueueStats, view: str) -> QueueView:
     """Show a queue, its depth in the view's words."""
-    queue: Queue = stats.queue
-    weights: Mapping[int, int] | None = queue.priority_weights
+    queue = stats.queue
+    settings = queue.settings()
+    weights = queue.priority_weights
+    settings["priority_weights"] = (
+        None if weights is None else {str(p): w for p, w in weights.items()}
+    )
     depth = dict.fromkeys(VIEWS[view].values(), 0)
     for state, count in stats.depth.items():
         depth[VIEWS[view][state]] += count
     return QueueView(
         name=queue.name,
         paused=queue.paused,
-        max_retries=queue.max_retries,
-        ttl=queue.ttl,
-        timeout=queue.timeout,
-        capacity=queue.capacity,
-        retry_profile=queue.retry_profile,
-        retry_base=queue.retry_base,
-        retry_max=queue.retry_max,
-        retry_jitter=queue.retry_jitter,
-        priority_weights=None if weights is None else {str(p): w for p, w in weights.items()},
-        retention=queue.retention,
-        dead_letter_retention=queue.dead_letter_retention,
+        **settings,
         created_at=rfc3339(queue.created_at),
         depth=depth,
         unfinished=stats.unfinished,

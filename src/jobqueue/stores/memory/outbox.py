@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from jobqueue.core.job import Queue
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.queue import Queue
 from jobqueue.core.stream import (
     Created,
     DeadLetter,

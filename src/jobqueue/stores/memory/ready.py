@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 
-from jobqueue.core.job import MAX_PRIORITY
+from jobqueue.core.queue import MAX_PRIORITY
 from jobqueue.core.weights import share
 
 SLACK = 1024  # dead entries that are not worth a rebuild

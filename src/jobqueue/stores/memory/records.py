@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from jobqueue.core.decide import Live
-from jobqueue.core.job import Event, Held, Job, JobSpec, Queue, QueueStats
+from jobqueue.core.job import Event, Held, Job, JobSpec
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
 from jobqueue.core.progress import Progress
+from jobqueue.core.queue import Queue, QueueStats
 from jobqueue.core.store import JobFilter
 from jobqueue.stores.memory.ready import Ready
 

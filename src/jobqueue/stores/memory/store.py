@@ -23,13 +23,10 @@ from jobqueue.core.job import (
     NewJob,
     Outcome,
     Pulse,
-    Queue,
-    QueueStats,
     Refusal,
     SubmitResult,
     TimeQuery,
     Transition,
-    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -37,6 +34,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import HELD, TERMINAL, Move, Reason, State
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
+from jobqueue.core.queue import Queue, QueueStats, WaitingType
 from jobqueue.core.rebuild import Rebuilt
 from jobqueue.core.restore import Restored, Told, led, not_empty, standing, unused
 from jobqueue.core.store import (

@@ -9,7 +9,7 @@ from typing import Any
 from jobqueue.core.retry import RetryPolicy, policy_of
 from jobqueue.core.store import ALL_QUEUES, Claim
 from jobqueue.stores.postgres.statements import SQL
-from jobqueue.stores.rows import read_weights
+from jobqueue.stores.queue_rows import read_weights
 
 
 @dataclass(frozen=True, slots=True)

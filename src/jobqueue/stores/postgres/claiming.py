@@ -15,8 +15,9 @@ from itertools import chain
 from typing import Any
 
 from jobqueue.core.ids import new_lease
-from jobqueue.core.job import MAX_PRIORITY, NO_LABELS, Assignment
+from jobqueue.core.job import NO_LABELS, Assignment
 from jobqueue.core.locks import Locks
+from jobqueue.core.queue import MAX_PRIORITY
 from jobqueue.core.store import Claim, Rules
 from jobqueue.core.weights import by_weight, merge_queues
 from jobqueue.stores.postgres.board import Board, Home

@@ -22,7 +22,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from jobqueue.core.job import MAX_PRIORITY
+from jobqueue.core.queue import MAX_PRIORITY
 from jobqueue.stores.postgres.board import Home
 
 Head = tuple[int, int, int]

@@ -894,27 +894,16 @@ WHERE NOT EXISTS (
     WHERE NOT ({in_stream_already}))
 
 -- name: create_queue
--- A deleted queue's row comes back under new settings, with its records.
-INSERT INTO queues AS q (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base,
-                         retry_max, retry_jitter, priority_weights, retention,
-                         dead_letter_retention, paused, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::json, $11, $12, $13,
-        coalesce(to_timestamp($14::float8), clock_timestamp()))
-ON CONFLICT (name) DO UPDATE SET max_retries = excluded.max_retries, ttl = excluded.ttl,
-    timeout = excluded.timeout, capacity = excluded.capacity,
-    retry_profile = excluded.retry_profile, retry_base = excluded.retry_base,
-    retry_max = excluded.retry_max, retry_jitter = excluded.retry_jitter,
-    priority_weights = excluded.priority_weights, retention = excluded.retention,
-    dead_letter_retention = excluded.dead_letter_retention,
-    paused = excluded.paused, created_at = excluded.created_at, deleted = false
+-- A deleted queue's row comes back under new settings, with its records. The settings from $4 on.
+INSERT INTO queues AS q (name, paused, created_at, {settings})
+VALUES ($1, $2, coalesce(to_timestamp($3::float8), clock_timestamp()), {settings_from_4})
+ON CONFLICT (name) DO UPDATE SET paused = excluded.paused, created_at = excluded.created_at,
+    deleted = false, ({settings}) = ({new_settings})
 WHERE q.deleted
 RETURNING extract(epoch FROM created_at)::float8
 
 -- name: update_queue
-UPDATE queues SET max_retries = $2, ttl = $3, timeout = $4, capacity = $5, retry_profile = $6,
-    retry_base = $7, retry_max = $8, retry_jitter = $9, priority_weights = $10::text::json,
-    retention = $11, dead_letter_retention = $12
-WHERE name = $1
+UPDATE queues SET ({settings}) = ({settings_from_2}) WHERE name = $1
 
 -- name: pause_queue
 UPDATE queues SET paused = $2 WHERE name = $1 AND NOT deleted AND paused <> $2 RETURNING id
@@ -929,9 +918,7 @@ SELECT count(*) FROM job_live WHERE queue = $1
 SELECT seq FROM job_live WHERE queue = (SELECT id FROM queues WHERE name = $1) LIMIT $2
 
 -- name: stats
-SELECT q.name, q.max_retries, q.ttl, q.timeout, q.capacity, q.retry_profile, q.retry_base,
-       q.retry_max, q.retry_jitter, q.priority_weights::text, q.retention, q.dead_letter_retention,
-       q.paused, extract(epoch FROM q.created_at)::float8,
+SELECT q.name, q.paused, extract(epoch FROM q.created_at)::float8, {settings},
        coalesce(sum(t.pending), 0)::bigint, coalesce(sum(t.assigned), 0)::bigint,
        coalesce(sum(t.running), 0)::bigint, coalesce(sum(t.done), 0)::bigint,
        coalesce(sum(t.failed), 0)::bigint, coalesce(sum(t.dead_lettered), 0)::bigint,
@@ -951,19 +938,9 @@ IN EXCLUSIVE MODE
 SELECT EXISTS (SELECT FROM leader
                WHERE expires_at > coalesce(to_timestamp($1::float8), clock_timestamp()))
 
--- name: restore_queues
-INSERT INTO queues (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-                    retry_jitter, priority_weights, retention, dead_letter_retention, paused,
-                    deleted, created_at)
-SELECT name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-       retry_jitter, weights::json, retention, dead_letter_retention, paused, deleted,
-       to_timestamp(created_at)
-FROM unnest($1::text[], $2::int[], $3::float8[], $4::float8[], $5::bigint[], $6::text[],
-            $7::float8[], $8::float8[], $9::float8[], $10::text[], $11::float8[], $12::float8[],
-            $13::boolean[], $14::boolean[], $15::float8[])
-     AS t(name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-          retry_jitter, weights, retention, dead_letter_retention, paused, deleted, created_at)
-RETURNING id, name
+-- name: restore_queue
+INSERT INTO queues (name, paused, created_at, deleted, {settings})
+VALUES ($1, $2, to_timestamp($3::float8), $4, {settings_from_5}) RETURNING id
 
 -- name: restore_sequence
 -- New numbers come after $2.

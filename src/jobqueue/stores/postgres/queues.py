@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from jobqueue.core.job import Queue, QueueStats, WaitingType
+from jobqueue.core.queue import Queue, QueueStats, WaitingType
 from jobqueue.core.store import Change
 from jobqueue.core.stream import QueueChange
-from jobqueue.stores.outbox_rows import queue_body
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.board import Board
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.notices import Speaker
 from jobqueue.stores.postgres.statements import SQL
-from jobqueue.stores.rows import settings_row
+from jobqueue.stores.queue_rows import queue_body, settings_row
 
 CREATED, CHANGED, DELETED = map(int, QueueChange)
 
@@ -37,7 +36,7 @@ class Queues:
         async def work(db: Any) -> float | None:
             async with db.transaction():
                 at: float | None = await db.fetchval(
-                    SQL["create_queue"], queue.name, *settings_row(queue), queue.paused, now
+                    SQL["create_queue"], queue.name, queue.paused, now, *settings_row(queue)
                 )
                 if at is not None:
                     made = replace(queue, created_at=at)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, QueueStats, WaitingType, Worker
+from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, Worker
 from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.queue import QueueStats, WaitingType
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.statements import REASON_NUMBERS, REASONS, SQL
-from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked, stats_row
+from jobqueue.stores.queue_rows import stats_row
+from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked
 
 ROWS = Rows(job_id=str, reasons=REASONS, names=tuple)
 

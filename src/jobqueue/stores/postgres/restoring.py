@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import MAX_PRIORITY
 from jobqueue.core.lifecycle import HELD, TERMINAL, State
+from jobqueue.core.queue import MAX_PRIORITY
 from jobqueue.core.rebuild import Rebuilt
 from jobqueue.core.restore import (
     Restored,
-    RestoredQueue,
     Standing,
     Told,
     led,
@@ -24,13 +23,12 @@ from jobqueue.core.restore import (
 )
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres import reads
-from jobqueue.stores.postgres.applying import columns
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.following import Position, snapshot
 from jobqueue.stores.postgres.heads import kind_of
 from jobqueue.stores.postgres.renumbering import including
 from jobqueue.stores.postgres.statements import REASON_NUMBERS, SQL, text
-from jobqueue.stores.rows import settings_row
+from jobqueue.stores.queue_rows import settings_row
 
 _BATCH = 2_000
 _LOCK_TIMEOUT = "2s"
@@ -223,17 +221,19 @@ async def _copy(db: Any, table: str, columns: Sequence[str], rows: Iterable[Row]
     await db.copy_records_to_table(table, columns=columns, records=rows)
 
 
-def _queue(one: RestoredQueue) -> Row:
-    queue = one.queue
-    return (queue.name, *settings_row(queue), queue.paused, one.deleted, queue.created_at)
-
-
 async def _queues(db: Any, state: Restored) -> dict[str, int]:
-    rows = await db.fetch(
-        SQL["restore_queues"],
-        *columns(map(_queue, state.queues), 15),
-    )
-    return {name: number for number, name in rows}
+    numbers = {}
+    for one in state.queues:
+        queue = one.queue
+        numbers[queue.name] = await db.fetchval(
+            SQL["restore_queue"],
+            queue.name,
+            queue.paused,
+            queue.created_at,
+            one.deleted,
+            *settings_row(queue),
+        )
+    return numbers
 
 
 async def _workers(db: Any, jobs: Sequence[Rebuilt]) -> dict[str, int]:

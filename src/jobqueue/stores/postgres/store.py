@@ -23,11 +23,8 @@ from jobqueue.core.job import (
     Job,
     NewJob,
     Pulse,
-    Queue,
-    QueueStats,
     TimeQuery,
     Transition,
-    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -36,6 +33,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.locks import Locks
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
+from jobqueue.core.queue import Queue, QueueStats, WaitingType
 from jobqueue.core.restore import Restored, Told
 from jobqueue.core.store import (
     ANY_QUEUE,

@@ -16,13 +16,14 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.identity import Identity, identity_of
 from jobqueue.core.store import Lag, Term
 from jobqueue.core.stream import Changes, QueueChange, StreamItem
-from jobqueue.stores.outbox_rows import job_event, outbox_item, queue_body
+from jobqueue.stores.outbox_rows import job_event, outbox_item
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.following import Position, Snapshot, between, snapshot
 from jobqueue.stores.postgres.leadership import Leadership
 from jobqueue.stores.postgres.renumbering import renumber
 from jobqueue.stores.postgres.statements import SQL, array
+from jobqueue.stores.queue_rows import queue_body
 
 _KEYS_AT_ONCE = 200_000
 Key = tuple[int, int, int]

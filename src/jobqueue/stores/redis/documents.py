@@ -20,8 +20,6 @@ from jobqueue.core.job import (
     Event,
     Held,
     Job,
-    Queue,
-    QueueStats,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -29,7 +27,8 @@ from jobqueue.core.job import (
 from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
-from jobqueue.stores.rows import read_weights
+from jobqueue.core.queue import Queue, QueueStats
+from jobqueue.stores.queue_rows import queue_of
 
 Fields = Mapping[bytes, bytes]
 Value = bytes | None
@@ -187,19 +186,9 @@ def held(row: Sequence[Value]) -> Held:
 
 def queue(found: Fields) -> Queue:
     """A queue from its document."""
-    return Queue(
+    return queue_of(
+        {name.decode(): value for name, value in found.items()},
         name=found[b"name"].decode(),
-        max_retries=int(found[b"max_retries"]),
-        ttl=number(found.get(b"ttl")),
-        timeout=number(found.get(b"timeout")),
-        capacity=int(found[b"capacity"]),
-        retry_profile=found[b"retry_profile"].decode(),
-        retry_base=number(found.get(b"retry_base")),
-        retry_max=number(found.get(b"retry_max")),
-        retry_jitter=number(found.get(b"retry_jitter")),
-        priority_weights=read_weights(text(found.get(b"priority_weights"))),
-        retention=number(found.get(b"retention")),
-        dead_letter_retention=number(found.get(b"dead_letter_retention")),
         paused=found[b"paused"] == b"1",
         created_at=float(found[b"created_at"]),
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from jobqueue.core.job import Queue, QueueStats, WaitingType
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import SETTINGS, Queue, QueueStats, WaitingType
+from jobqueue.stores.queue_rows import write_value
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.runner import Runner
 
@@ -17,22 +17,11 @@ _STATES = [state.name for state in State]
 
 def settings_of(queue: Queue) -> dict[str, Any]:
     """A queue's document, without its times and figures; what may be missing is None."""
-    weights = queue.priority_weights
-    return {
-        "name": queue.name,
-        "max_retries": queue.max_retries,
-        "ttl": queue.ttl,
-        "timeout": queue.timeout,
-        "capacity": queue.capacity,
-        "retry_profile": queue.retry_profile,
-        "retry_base": queue.retry_base,
-        "retry_max": queue.retry_max,
-        "retry_jitter": queue.retry_jitter,
-        "priority_weights": json.dumps(dict(weights)) if weights else None,
-        "retention": queue.retention,
-        "dead_letter_retention": queue.dead_letter_retention,
-        "paused": "1" if queue.paused else "0",
+    said = {
+        setting.name: write_value(setting.kind, getattr(queue, setting.name))
+        for setting in SETTINGS.values()
     }
+    return {"name": queue.name, **said, "paused": "1" if queue.paused else "0"}
 
 
 def _split(values: dict[str, Any]) -> tuple[list[Any], list[str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
 
 APPLICATION_ID = 0x4A517631  # "JQv1", so that a foreign file is told apart
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 # UPDATE … FROM and RETURNING came with these; the json functions with 3.38.
 OLDEST_SQLITE = (3, 38, 0)
 BUSY_TIMEOUT = 5.0

@@ -7,11 +7,12 @@ import sqlite3
 from itertools import chain
 
 from jobqueue.core.identity import Identity, identity_of
-from jobqueue.core.job import Queue
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Lag
 from jobqueue.core.stream import Changes, QueueChange, bytes_of
-from jobqueue.stores.outbox_rows import job_event, outbox_item, queue_body
+from jobqueue.stores.outbox_rows import job_event, outbox_item
 from jobqueue.stores.positions import pack, unpack
+from jobqueue.stores.queue_rows import queue_body
 from jobqueue.stores.sqlite import reads
 from jobqueue.stores.sqlite.statements import SQL
 

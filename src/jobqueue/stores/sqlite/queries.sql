@@ -291,31 +291,20 @@ SELECT count(*), min(at) FROM (SELECT at FROM event WHERE position > ? LIMIT 100
 SELECT count(*), min(at) FROM outbox WHERE after > ?1 OR after = ?1 AND number > ?2
 
 -- name: create_queue
--- A deleted queue's row comes back under new settings, with its records.
-INSERT INTO queue (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-                   retry_jitter, priority_weights, retention, dead_letter_retention, paused,
-                   created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET max_retries = excluded.max_retries, ttl = excluded.ttl,
-    timeout = excluded.timeout, capacity = excluded.capacity,
-    retry_profile = excluded.retry_profile, retry_base = excluded.retry_base,
-    retry_max = excluded.retry_max, retry_jitter = excluded.retry_jitter,
-    priority_weights = excluded.priority_weights, retention = excluded.retention,
-    dead_letter_retention = excluded.dead_letter_retention,
-    paused = excluded.paused, created_at = excluded.created_at, deleted = 0
+-- A deleted queue's row comes back under new settings, with its records. The settings from ?4 on.
+INSERT INTO queue (name, paused, created_at, {settings})
+VALUES (?1, ?2, ?3, {settings_from_4})
+ON CONFLICT (name) DO UPDATE SET paused = excluded.paused, created_at = excluded.created_at,
+    deleted = 0, ({settings}) = ({new_settings})
 WHERE deleted = 1
 
 -- name: update_queue
-UPDATE queue SET max_retries = ?, ttl = ?, timeout = ?, capacity = ?, retry_profile = ?,
-    retry_base = ?, retry_max = ?, retry_jitter = ?, priority_weights = ?, retention = ?,
-    dead_letter_retention = ?
-WHERE name = ?
+UPDATE queue SET ({settings}) = ({settings_from_2}) WHERE name = ?1
 
 -- name: restore_queue
-INSERT INTO queue (name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max,
-                   retry_jitter, priority_weights, retention, dead_letter_retention, paused,
-                   created_at, deleted, succeeded_total, failed_total, run_seconds, timed_total)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
+INSERT INTO queue (name, paused, created_at, deleted, succeeded_total, failed_total, run_seconds,
+                   timed_total, {settings})
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, {settings_from_9}) RETURNING id
 
 -- name: restore_records
 INSERT INTO rec (seq, id, queue, type, payload, labels, priority, max_retries, ttl, timeout, key,
@@ -339,9 +328,7 @@ SELECT 1, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0),
        coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0), 0
 
 -- name: stats
-SELECT name, max_retries, ttl, timeout, capacity, retry_profile, retry_base, retry_max, retry_jitter,
-       priority_weights, retention, dead_letter_retention, paused, created_at, pending, assigned,
-       running, done, failed, dead_lettered, succeeded_total, failed_total, run_seconds, timed_total
+SELECT name, paused, created_at, {settings}, pending, assigned, running, done, failed, dead_lettered, succeeded_total, failed_total, run_seconds, timed_total
 FROM queue WHERE deleted = 0 AND (? IS NULL OR name = ?) ORDER BY name
 
 -- name: set_worker_status

@@ -6,10 +6,12 @@ import json
 import sqlite3
 
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
-from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, QueueStats, WaitingType, Worker
+from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, Worker
 from jobqueue.core.lifecycle import TERMINAL, Reason
+from jobqueue.core.queue import QueueStats, WaitingType
 from jobqueue.core.store import DeadLetters, JobFilter
-from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked, stats_row
+from jobqueue.stores.queue_rows import stats_row
+from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked
 from jobqueue.stores.sqlite.statements import SQL
 
 _REASONS = {reason.value: reason for reason in Reason}

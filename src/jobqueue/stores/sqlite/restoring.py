@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Sequence
 
 from jobqueue.core.ids import id_to_bytes
-from jobqueue.core.job import MAX_PRIORITY
 from jobqueue.core.lifecycle import TERMINAL
+from jobqueue.core.queue import MAX_PRIORITY
 from jobqueue.core.rebuild import Rebuilt
 from jobqueue.core.restore import (
     Restored,
@@ -21,7 +21,7 @@ from jobqueue.core.restore import (
     unused,
 )
 from jobqueue.core.store import Rules
-from jobqueue.stores.rows import settings_row
+from jobqueue.stores.queue_rows import settings_row
 from jobqueue.stores.sqlite import outbox, reads
 from jobqueue.stores.sqlite.statements import SQL, Row, write_rows
 from jobqueue.stores.sqlite.writes import Tally
@@ -77,9 +77,9 @@ def _queue(db: sqlite3.Connection, one: RestoredQueue) -> int:
     queue, figures = one.queue, one.figures
     row = db.execute(
         SQL["restore_queue"],
-        (queue.name, *settings_row(queue), int(queue.paused), queue.created_at, int(one.deleted),
-         figures.succeeded, figures.failed, figures.run_seconds,
-         figures.succeeded + figures.failed),
+        (queue.name, int(queue.paused), queue.created_at, int(one.deleted), figures.succeeded,
+         figures.failed, figures.run_seconds, figures.succeeded + figures.failed,
+         *settings_row(queue)),
     ).fetchone()  # fmt: skip
     return int(row[0])
 

@@ -14,13 +14,14 @@ from itertools import chain
 from typing import Any
 
 from jobqueue.stores.named_sql import load_statements
+from jobqueue.stores.queue_rows import queue_statements
 
 _CHUNKS = (256, 64, 16, 4, 1)
 _ARMS = (2, 4, 16, 64)
 Row = tuple[Any, ...]
 
 
-SQL = load_statements(__package__)
+SQL = load_statements(__package__, queue_statements(lambda n, _: f"?{n}"))
 
 
 @cache

@@ -36,11 +36,8 @@ from jobqueue.core.job import (
     Job,
     NewJob,
     Pulse,
-    Queue,
-    QueueStats,
     TimeQuery,
     Transition,
-    WaitingType,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -50,6 +47,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.observer import Deaf, Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
+from jobqueue.core.queue import Queue, QueueStats, WaitingType
 from jobqueue.core.restore import Restored, Told
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import (
@@ -69,7 +67,8 @@ from jobqueue.core.store import (
     TermEnded,
 )
 from jobqueue.core.stream import Changes, QueueChange, unpublished
-from jobqueue.stores.rows import held_row, settings_row
+from jobqueue.stores.queue_rows import settings_row
+from jobqueue.stores.rows import held_row
 from jobqueue.stores.sqlite import leadership, outbox, reads, restoring, writes
 from jobqueue.stores.sqlite.by_time import list_by_time
 from jobqueue.stores.sqlite.connection import BUSY_TIMEOUT, connect, prepare
@@ -463,7 +462,7 @@ class SqliteStore:
             queue.created_at = self._clock.now()
             cursor = db.execute(
                 SQL["create_queue"],
-                (queue.name, *settings_row(queue), int(queue.paused), queue.created_at),
+                (queue.name, int(queue.paused), queue.created_at, *settings_row(queue)),
             )
             if cursor.rowcount == 1:
                 outbox.put_queue(db, QueueChange.CREATED, queue, queue.created_at)
@@ -481,7 +480,7 @@ class SqliteStore:
             queue = found[0].queue
             changed = replace(queue, **values)
             if changed != queue:
-                db.execute(SQL["update_queue"], (*settings_row(changed), name))
+                db.execute(SQL["update_queue"], (name, *settings_row(changed)))
                 outbox.put_queue(db, QueueChange.CHANGED, changed, self._clock.now())
             return changed
 

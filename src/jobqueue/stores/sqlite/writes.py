@@ -11,7 +11,6 @@ from jobqueue.core.decide import Decision, Live, decide
 from jobqueue.core.errors import QueueFull, no_such_queue
 from jobqueue.core.ids import id_from_bytes, id_to_bytes, new_lease
 from jobqueue.core.job import (
-    MAX_PRIORITY,
     NO_LABELS,
     Assignment,
     NewJob,
@@ -21,10 +20,11 @@ from jobqueue.core.job import (
     Transition,
 )
 from jobqueue.core.lifecycle import TERMINAL, Move, Reason, State
+from jobqueue.core.queue import MAX_PRIORITY
 from jobqueue.core.retry import RetryPolicy
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.core.weights import by_weight, merge_queues
-from jobqueue.stores.rows import read_weights
+from jobqueue.stores.queue_rows import read_weights
 from jobqueue.stores.sqlite.statements import (
     SQL,
     Row,

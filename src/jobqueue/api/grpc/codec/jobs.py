@@ -15,14 +15,7 @@ from jobqueue.api.grpc.codec.values import (
 )
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import (
-    DEFAULT_QUEUE,
-    Event,
-    Job,
-    JobSpec,
-    SubmitResult,
-    SubmitStatus,
-)
+from jobqueue.core.job import DEFAULT_QUEUE, Event, Job, JobSpec, SubmitResult, SubmitStatus
 from jobqueue.core.progress import Progress
 from jobqueue.pb.jq.v1 import client_pb2, types_pb2
 

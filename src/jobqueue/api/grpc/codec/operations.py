@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 from jobqueue.api.grpc.codec.values import (
     MAX_INT63,
     REASON_TO_PB,
@@ -15,104 +18,74 @@ from jobqueue.api.grpc.codec.values import (
 )
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import (
-    KEEP,
-    UPDATABLE,
     ComponentHealth,
     Health,
     NotRetried,
-    Queue,
-    QueueSpec,
-    QueueStats,
-    QueueUpdate,
     Retried,
     RetryQuery,
-    WaitingType,
     Worker,
     WorkerInfo,
     shown_owner,
 )
+from jobqueue.core.queue import (
+    SETTINGS,
+    Queue,
+    QueueSpec,
+    QueueStats,
+    QueueUpdate,
+    SettingsSaid,
+    WaitingType,
+)
 from jobqueue.pb.jq.v1 import operator_pb2, types_pb2
+from jobqueue.wire import put_settings, read_settings
 
-_UNTOLD = Queue(name="")  # for an answer of a server that leaves something out
 
-
-def queue_spec_to_pb(queue: QueueSpec | Queue) -> types_pb2.Queue:
+def queue_spec_to_pb(spec: QueueSpec) -> types_pb2.Queue:
     """Raises InvalidArgument for what the wire cannot carry."""
+    return _queue_to_pb(spec.name, spec.paused, spec.said)
+
+
+def _queue_to_pb(name: str, paused: bool, said: Mapping[str, Any]) -> types_pb2.Queue:
     try:
-        return types_pb2.Queue(
-            name=queue.name,
-            max_retries=queue.max_retries,
-            ttl_seconds=queue.ttl,
-            timeout_seconds=queue.timeout,
-            capacity=queue.capacity,
-            retry_profile=queue.retry_profile,
-            retry_base_seconds=queue.retry_base,
-            retry_max_seconds=queue.retry_max,
-            retry_jitter=queue.retry_jitter,
-            priority_weights=queue.priority_weights or None,
-            retention_seconds=queue.retention,
-            dead_letter_retention_seconds=queue.dead_letter_retention,
-            paused=queue.paused,
-        )
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument("queue", str(error)) from None
+        message = types_pb2.Queue(name=name, paused=paused)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument("name", str(error)) from None
+    put_settings(message, said)
+    return message
 
 
 def queue_spec_from_pb(message: types_pb2.Queue) -> QueueSpec:
     """What is absent is left to the server's defaults."""
-    has = message.HasField
     return QueueSpec(
-        name=message.name,
-        max_retries=message.max_retries if has("max_retries") else None,
-        ttl=message.ttl_seconds if has("ttl_seconds") else None,
-        timeout=message.timeout_seconds if has("timeout_seconds") else None,
-        capacity=message.capacity if has("capacity") else None,
-        retry_profile=message.retry_profile if has("retry_profile") else None,
-        retry_base=message.retry_base_seconds if has("retry_base_seconds") else None,
-        retry_max=message.retry_max_seconds if has("retry_max_seconds") else None,
-        retry_jitter=message.retry_jitter if has("retry_jitter") else None,
-        priority_weights=dict(message.priority_weights) or None,
-        retention=message.retention_seconds if has("retention_seconds") else None,
-        dead_letter_retention=message.dead_letter_retention_seconds
-        if has("dead_letter_retention_seconds")
-        else None,
-        paused=message.paused,
+        message.name, paused=message.paused, **cast(SettingsSaid, read_settings(message))
     )
 
 
 def queue_update_to_pb(name: str, update: QueueUpdate) -> operator_pb2.UpdateQueueRequest:
     """Raises InvalidArgument for what the wire cannot carry."""
-    said = update.named()
-    reset = [field for field, value in said.items() if value is None]
-    if said.get("priority_weights") == {}:
-        reset.append("priority_weights")  # the wire has no empty mapping; strict is the default
-    given = {field: value for field, value in said.items() if value is not None}
-    queue = queue_spec_to_pb(QueueSpec(name=name, **given))
+    # The wire has no empty mapping; strict is the default.
+    reset = [field for field, value in update.said.items() if value is None or value == {}]
+    queue = _queue_to_pb(name, False, update.said)
     return operator_pb2.UpdateQueueRequest(queue=queue, reset=reset)
 
 
 def queue_update_from_pb(message: operator_pb2.UpdateQueueRequest) -> QueueUpdate:
     """What is absent stays as it is."""
-    given = queue_spec_from_pb(message.queue)
-    update = QueueUpdate()
-    for field in UPDATABLE:
-        value = getattr(given, field)
-        if value is not None:
-            setattr(update, field, value)
+    said = read_settings(message.queue)
     for asked in message.reset:
         field = asked.removesuffix("_seconds")
-        if field not in UPDATABLE:
-            allowed = ", ".join(UPDATABLE)
+        if field not in SETTINGS:
+            allowed = ", ".join(SETTINGS)
             raise InvalidArgument("reset", f"{asked[:80]!r} is no setting; allowed: {allowed}")
-        if getattr(update, field) not in (KEEP, None):  # None: it stands in the list twice
+        if said.get(field) is not None:
             raise InvalidArgument("reset", f"{field} is given as well; give one or the other")
-        setattr(update, field, None)
-    return update
+        said[field] = None
+    return QueueUpdate(**cast(SettingsSaid, said))
 
 
 def queue_to_pb(queue: Queue) -> types_pb2.Queue:
     """A queue as it is."""
-    message = queue_spec_to_pb(queue)
+    message = _queue_to_pb(queue.name, queue.paused, queue.settings())
     created_at = stamp(queue.created_at, "created_at")
     if created_at is not None:
         message.created_at.CopyFrom(created_at)
@@ -120,10 +93,11 @@ def queue_to_pb(queue: Queue) -> types_pb2.Queue:
 
 
 def queue_from_pb(message: types_pb2.Queue) -> Queue:
-    """A queue as it is."""
-    queue = queue_spec_from_pb(message).resolve(_UNTOLD)
-    queue.created_at = seconds(message.created_at) if message.HasField("created_at") else 0.0
-    return queue
+    """A queue as it is; a server of before may leave something out."""
+    created_at = seconds(message.created_at) if message.HasField("created_at") else 0.0
+    return Queue(
+        name=message.name, paused=message.paused, created_at=created_at, **read_settings(message)
+    )
 
 
 def stats_to_pb(stats: QueueStats) -> types_pb2.QueueStats:

@@ -42,10 +42,6 @@ from jobqueue.core.job import (
     JobSpec,
     Page,
     Pulse,
-    Queue,
-    QueueSpec,
-    QueueStats,
-    QueueUpdate,
     Retried,
     RetryQuery,
     SubmitResult,
@@ -55,6 +51,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.progress import NO_PROGRESS, Progress
+from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
 from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0

@@ -18,20 +18,22 @@ local function put(kind, ...)
   end
 end
 
-local SETTINGS = {
-  'name', 'max_retries', 'ttl', 'timeout', 'capacity', 'retry_profile', 'retry_base', 'retry_max',
-  'retry_jitter', 'priority_weights', 'retention', 'dead_letter_retention', 'paused', 'created_at',
-}
+local NO_SETTINGS = {deleted = true, succeeded = true, failed = true, run_seconds = true}
 
--- A queue's settings as fields of an entry.
+-- A queue's settings as fields of an entry, by name: the order in a hash says nothing.
 local function settings_of(name)
-  local values = redis.call('HMGET', prefix .. 'queue:' .. name, unpack(SETTINGS))
-  local said = {}
-  for n, field in ipairs(SETTINGS) do
-    if values[n] then
-      said[#said + 1] = field
-      said[#said + 1] = values[n]
+  local values = redis.call('HGETALL', prefix .. 'queue:' .. name)
+  local names, found = {}, {}
+  for n = 1, #values, 2 do
+    if not NO_SETTINGS[values[n]] then
+      names[#names + 1] = values[n]
+      found[values[n]] = values[n + 1]
     end
+  end
+  table.sort(names)
+  local said = {}
+  for n, field in ipairs(names) do
+    said[2 * n - 1], said[2 * n] = field, found[field]
   end
   return said
 end

@@ -1,0 +1,111 @@
+"""Queues as rows and documents: every store goes by ``core.queue.SETTINGS``.
+
+In SQL a setting has a column, or its place in the column ``more``, where a new one goes: adding a
+setting needs no migration, and a server of before, which does not know it, leaves it alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import SETTINGS, Kind, Queue, QueueStats
+
+COLUMNS = (
+    "max_retries", "ttl", "timeout", "capacity", "retry_profile", "retry_base", "retry_max",
+    "retry_jitter", "priority_weights", "retention", "dead_letter_retention",
+)  # fmt: skip
+MORE = tuple(name for name in SETTINGS if name not in COLUMNS)
+
+
+def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
+    """Fragments of statements: the names of the columns, and their marks from a place on."""
+    names = (*COLUMNS, "more")
+    found = {
+        "settings": ", ".join(names),
+        "new_settings": ", ".join(f"excluded.{name}" for name in names),
+    }
+    for first in (2, 4, 5, 9):
+        marks = (mark(n, name) for n, name in enumerate(names, first))
+        found[f"settings_from_{first}"] = ", ".join(marks)
+    return found
+
+
+def write_value(kind: Kind, value: Any) -> Any:
+    """A setting as stores keep it."""
+    if kind is Kind.WEIGHTS:
+        return json.dumps(dict(value)) if value else None
+    return value
+
+
+def read_value(kind: Kind, value: Any) -> Any:
+    """A setting as a store kept it; Redis keeps everything as text."""
+    if value is None:
+        return None
+    if kind is Kind.WEIGHTS:
+        return read_weights(value)
+    if kind is Kind.WHOLE:
+        return int(value)
+    if kind is Kind.PROFILE:
+        return value.decode() if isinstance(value, bytes) else value
+    return float(value)
+
+
+def read_weights(column: str | bytes | None) -> dict[int, int] | None:
+    """Priority weights from their column."""
+    return {int(k): int(v) for k, v in json.loads(column).items()} if column else None
+
+
+def settings_row(queue: Queue) -> tuple[Any, ...]:
+    """The values of ``COLUMNS`` and of ``more``."""
+    row = [write_value(SETTINGS[name].kind, getattr(queue, name)) for name in COLUMNS]
+    more = {name: value for name in MORE if (value := getattr(queue, name)) is not None}
+    return *row, json.dumps(more) if more else None
+
+
+def stats_row(row: Sequence[Any]) -> QueueStats:
+    """A queue and its figures from the columns of ``stats``."""
+    name, paused, created_at, *values = row[: len(COLUMNS) + 4]
+    *depth, succeeded, failed, run_seconds, timed = row[len(COLUMNS) + 4 :]
+    more = json.loads(values.pop() or "{}")
+    said = dict(zip(COLUMNS, values, strict=True)) | {n: more[n] for n in MORE if n in more}
+    return QueueStats(
+        queue=queue_of(said, name=name, paused=bool(paused), created_at=created_at),
+        depth=dict(zip(State, depth, strict=True)),
+        processed=succeeded + failed,
+        succeeded=succeeded,
+        failed=failed,
+        run_seconds=run_seconds,
+        timed=timed,
+    )
+
+
+def queue_of(said: Mapping[str, Any], *, name: str, paused: bool, created_at: float) -> Queue:
+    """A queue from what a store kept of it. A setting that a newer version wrote is left out."""
+    values = {
+        setting.name: read_value(setting.kind, said[setting.name])
+        for setting in SETTINGS.values()
+        if said.get(setting.name) is not None
+    }
+    return Queue(name=name, paused=paused, created_at=created_at, **values)
+
+
+def queue_body(queue: Queue) -> str:
+    """A queue as the outbox keeps it."""
+    said: dict[str, Any] = {
+        "name": queue.name, "paused": queue.paused, "created_at": queue.created_at,
+        "ttl": None, "timeout": None, "priority_weights": None,
+    }  # fmt: skip
+    # A server of a version before cannot read a setting that it does not know. It need not, where
+    # a queue has none; those three it expects.
+    said |= {name: value for name, value in queue.settings().items() if value is not None}
+    return json.dumps(said)
+
+
+def read_queue_body(body: Mapping[str, Any]) -> Queue:
+    """A queue from an entry of the outbox."""
+    weights = body["priority_weights"]
+    said = {**body, "priority_weights": None if weights is None else json.dumps(weights)}
+    return queue_of(said, name=body["name"], paused=body["paused"], created_at=body["created_at"])
