@@ -21,6 +21,7 @@ from jobqueue.events.publisher import Message
 from jobqueue.events.topics import Topics
 from jobqueue.topology import stream
 from tests import patience
+from tests.records import made
 from tests.services.topics import Topics as OwnTopics
 
 JOBS = [f"3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e1{n}" for n in range(3)]
@@ -101,7 +102,8 @@ def test_tail_passes_over_what_is_no_record(
 
 
 def test_json_has_all_that_the_stream_tells():
-    created = Created(
+    created = made(
+        Created,
         seq=7, type="mail", payload=b'{"to": 1}', priority=9, max_retries=3, created_at=1.0,
         ttl=2.0, timeout=3.0, run_at=4.0, expires_at=5.0, key="k", key_owner="me",
         key_expires_at=6.0, labels={"a": "b"},

@@ -8,6 +8,7 @@ from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.rebuild import World, fold
 from jobqueue.core.stream import CancelRequested, Created, Failed, JobDeleted, JobEvent
+from tests.records import made
 
 
 def event(version: int, before: State | None, after: State, reason: Reason, **more) -> JobEvent:
@@ -16,8 +17,8 @@ def event(version: int, before: State | None, after: State, reason: Reason, **mo
     )
 
 
-CREATED = Created(
-    seq=1, type="t", payload=b"p", priority=0, max_retries=3, created_at=1.0, key="k",
+CREATED = made(
+    Created, seq=1, type="t", payload=b"p", priority=0, max_retries=3, created_at=1.0, key="k",
     key_expires_at=99.0,
 )  # fmt: skip
 STORY = [

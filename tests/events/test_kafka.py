@@ -205,8 +205,8 @@ async def test_topics_keep_everything_and_take_the_largest_job(kafka: OwnTopics,
     (item,) = await asyncio.to_thread(read, kafka, "jobs")
     assert isinstance(item, JobEvent)
     assert item.created is not None
-    assert (item.event.job_id, item.created.payload) == (job_id, spec.payload)
-    assert (item.created.key, item.created.labels) == (spec.key, labels)
+    assert (item.event.job_id, item.created.spec.payload) == (job_id, spec.payload)
+    assert (item.created.spec.key, item.created.spec.labels) == (spec.key, labels)
 
 
 @pytest.mark.req("jq:FR-036")

@@ -556,7 +556,7 @@ async def test_an_event_tells_of_its_own_time_however_late_it_is_read(driver: Dr
     await driver.store.begin_stream(await driver.term())
     events = [item for item in await driver.all_changes() if isinstance(item, JobEvent)]
     assert events[0].created is not None
-    assert events[0].created.run_at == run_at  # although the job has none any more
+    assert events[0].created.spec.run_at == run_at  # although the job has none any more
     failed = [item.failed for item in events if item.failed is not None]
     assert [one.next_retry_at for one in failed] == due
     assert due[0] is not None

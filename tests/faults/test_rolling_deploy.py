@@ -16,6 +16,7 @@ from jobqueue.core.lifecycle import Reason, State
 from tests import patience
 from tests.faults.conftest import SiteOf, evidence_of
 from tests.faults.processes import Site
+from tests.records import made
 
 SETTINGS = {
     # Without the safety net: a slot that is left idle stays so, and the test sees it.
@@ -163,7 +164,8 @@ async def test_no_job_fails_or_is_passed_over_in_a_rolling_deploy(any_site_of: S
 
 def test_a_job_that_is_passed_over_is_found() -> None:
     def wait(seq: int, type: str, since: float, until: float, worker_id: str) -> Wait:
-        job = Job(
+        job = made(
+            Job,
             id=str(seq), seq=seq, queue="q", type=type, payload=b"x", priority=0, max_retries=0,
             state=State.DONE, version=4, attempt=1, retry_count=0, created_at=0, updated_at=0,
         )  # fmt: skip

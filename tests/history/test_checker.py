@@ -11,6 +11,7 @@ from jobqueue.core.job import Event, Job
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.retry import PROFILES
 from tests.history.checker import RULES, Evidence, Run, assert_kept, judge
+from tests.records import made
 
 P, A, R, D, F, X = State
 
@@ -72,7 +73,7 @@ def record(events: list[Event], seq: int = 1, **fields: Any) -> Job:
         "updated_at": last.at,
         "reason": last.reason,
     }
-    return Job(**(standard | fields))
+    return made(Job, **(standard | fields))
 
 
 GOOD = history("a", "submit", "assign", "start", "done")

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from jobqueue.core.errors import Conflict, InvalidArgument, NotFound, Unavailable
 from jobqueue.core.identity import UNNAMED, Identity, Writer
-from jobqueue.core.job import Event
+from jobqueue.core.job import Event, JobSpec
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import Queue
 from jobqueue.core.restore import gather
@@ -37,10 +37,8 @@ pytestmark = pytest.mark.req("sch:REPLAY")
 
 def story(job_id: str, seq: int, queue: str = "q") -> list[JobEvent]:
     """A job that was done."""
-    created = Created(
-        seq=seq, type="t", payload=b"p", priority=0, max_retries=3, created_at=1.0, key=job_id,
-        key_expires_at=99.0,
-    )  # fmt: skip
+    spec = JobSpec(payload=b"p", queue=queue, type="t", max_retries=3, key=job_id)
+    created = Created(seq=seq, spec=spec, created_at=1.0, key_expires_at=99.0)
     steps = [
         (None, State.PENDING, Reason.SUBMITTED),
         (State.PENDING, State.ASSIGNED, Reason.ASSIGNED),

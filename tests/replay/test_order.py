@@ -19,7 +19,8 @@ def under_key(job_id: str, seq: int, key: str, expires_at: float) -> list[Record
     """A job that was done, submitted under a key."""
     first, *rest = story(job_id, seq)
     assert first.created is not None
-    first.created = replace(first.created, key=key, key_expires_at=expires_at)
+    spec = replace(first.created.spec, key=key)
+    first.created = replace(first.created, spec=spec, key_expires_at=expires_at)
     return [first, *rest]
 
 

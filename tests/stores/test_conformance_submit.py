@@ -244,7 +244,7 @@ async def test_a_key_belongs_to_its_owner(driver: Driver):
     assert isinstance(conflict.error, KeyConflict)
     assert conflict.job_id == ann
     assert "'k'" in conflict.error.message
-    shown = {(job.key, job.key_owner) for job in await driver.all_jobs()}
+    shown = {(job.key, job.spec.key_owner) for job in await driver.all_jobs()}
     assert shown == {("k", "ann"), ("k", "bob")}
 
 
@@ -314,7 +314,7 @@ async def test_no_key_can_be_taken_for_one_with_an_owner(driver: Driver, key: st
     owned = await driver.submit(b"p", key="k", key_owner="ann")
     odd = await driver.submit(b"q", key=key)
     assert (await driver.job(odd)).key == key
-    assert (await driver.job(odd)).key_owner == ""
+    assert (await driver.job(odd)).spec.key_owner == ""
     both = await driver.results(spec(b"p", key="k", key_owner="ann"), spec(b"q", key=key))
     assert [(r.status, r.job_id) for r in both] == [(DUPLICATE, owned), (DUPLICATE, odd)]
 
@@ -323,4 +323,4 @@ async def test_the_longest_key_of_the_longest_name_is_kept(driver: Driver):
     key, owner = "\N{SNOWMAN}" * 255, "\N{GREEK SMALL LETTER OMEGA}" * 200
     job_id = await driver.submit(b"p", key=key, key_owner=owner)
     job = await driver.job(job_id)
-    assert (job.key, job.key_owner) == (key, owner)
+    assert (job.key, job.spec.key_owner) == (key, owner)

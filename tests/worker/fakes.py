@@ -15,6 +15,7 @@ from jobqueue.worker.registry import Registry, TaskOptions, define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
 from tests import patience
+from tests.records import made
 
 
 class FakeServer:
@@ -107,7 +108,7 @@ class FakeServer:
             "max_retries": 3,
             "created_at": 0.0,
         } | fields
-        return Assignment(type=type, payload=payload, **values)
+        return made(Assignment, type=type, payload=payload, **values)
 
     def deliver(self, type: str = "", payload: bytes = b"{}", **fields: Any) -> Assignment:
         job = self.job(type, payload, **fields)

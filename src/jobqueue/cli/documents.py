@@ -114,22 +114,23 @@ def job_event_document(item: JobEvent) -> Document:
         **event_document(event),
     }
     if (created := item.created) is not None:
+        asked = created.spec
         made: Document = {
-            "type": created.type,
-            "priority": created.priority,
-            "max_retries": created.max_retries,
+            "type": asked.type,
+            "priority": asked.priority,
+            "max_retries": asked.max_retries,
             "seq": created.seq,
             "created_at": rfc3339(created.created_at),
-            "run_at": rfc3339(created.run_at),
+            "run_at": rfc3339(asked.run_at),
             "expires_at": rfc3339(created.expires_at),
-            "ttl": created.ttl,
-            "timeout": created.timeout,
-            "idempotency_key": created.key,
-            "idempotency_key_owner": created.key_owner,
+            "ttl": asked.ttl,
+            "timeout": asked.timeout,
+            "idempotency_key": asked.key,
+            "idempotency_key_owner": asked.key_owner,
             "key_expires_at": rfc3339(created.key_expires_at),
-            "labels": dict(created.labels),
+            "labels": dict(asked.labels),
         }
-        _put_bytes(made, "payload", created.payload)
+        _put_bytes(made, "payload", asked.payload)
         document["created"] = made
     if (failed := item.failed) is not None:
         document["failed"] = {

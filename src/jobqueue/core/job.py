@@ -13,6 +13,7 @@ from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict, wi
 from jobqueue.core.key_owner import stored_key
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 from jobqueue.core.progress import Progress
+from jobqueue.core.queue import QueueSettings
 
 T = TypeVar("T")
 
@@ -50,6 +51,17 @@ class JobSpec:
     def shared_key(self) -> str | None:
         """Of a key with an owner: the equal key that is everybody's. If it is taken, it counts."""
         return stored_key("", self.key) if self.key_owner and self.key is not None else None
+
+    def accepted(self, queue: QueueSettings, now: float) -> JobSpec:
+        """The spec with what its queue says where it does not, and with a time for a delay."""
+        return JobSpec(**{
+            **{name: getattr(self, name) for name in self.__slots__},
+            "max_retries": queue.max_retries if self.max_retries is None else self.max_retries,
+            "ttl": queue.ttl if self.ttl is None else self.ttl,
+            "timeout": queue.timeout if self.timeout is None else self.timeout,
+            "run_at": self.run_at if self.delay is None else now + self.delay,
+            "delay": None,
+        })  # fmt: skip
 
     def fingerprint(self) -> bytes:
         """What must be equal for two submits with one key to be the same request."""
@@ -110,30 +122,63 @@ class SubmitResult:
         return cls(SubmitStatus.REFUSED, "", without_trace(error))
 
 
+class _OfSpec:
+    """What people ask most of a job's spec, without naming it."""
+
+    __slots__ = ()
+    spec: JobSpec
+
+    @property
+    def queue(self) -> str:
+        """Its queue."""
+        return self.spec.queue
+
+    @property
+    def type(self) -> str:
+        """The task's name."""
+        return self.spec.type
+
+    @property
+    def payload(self) -> bytes:
+        """What it works on."""
+        return self.spec.payload
+
+    @property
+    def priority(self) -> int:
+        """0 to 9, 9 first."""
+        return self.spec.priority
+
+    @property
+    def max_retries(self) -> int:
+        """Retries at most: its own, or those of its queue when it was accepted."""
+        return self.spec.max_retries or 0
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that one attempt may run."""
+        return self.spec.timeout
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return self.spec.labels
+
+
 @dataclass(slots=True, kw_only=True)
-class Job:
+class Job(_OfSpec):
     """The whole record of a job, as ``get`` and ``list`` show it. Times are epoch seconds."""
 
     id: str
     seq: int  # the store's own number: FIFO order, and what transitions name
-    queue: str
-    type: str
-    payload: bytes
-    priority: int
-    max_retries: int
+    # As it was accepted (``JobSpec.accepted``); a retry by hand takes ``run_at`` away.
+    spec: JobSpec
     state: State
     version: int
     attempt: int
     retry_count: int
     created_at: float
     updated_at: float  # when the latest transition was written
-    run_at: float | None = None
     expires_at: float | None = None
-    ttl: float | None = None
-    timeout: float | None = None
-    key: str | None = None
-    key_owner: str = ""  # shown by no face
-    labels: Mapping[str, str] = field(default_factory=dict)
     worker_id: str | None = None
     cancel_requested: bool = False
     started_at: float | None = None  # of the latest attempt
@@ -150,9 +195,19 @@ class Job:
         self.set_start(self.started_at)
 
     @property
-    def stored_key(self) -> str | None:
-        """The key as stores keep it."""
-        return None if self.key is None else stored_key(self.key_owner, self.key)
+    def run_at(self) -> float | None:
+        """When it may start."""
+        return self.spec.run_at
+
+    @property
+    def ttl(self) -> float | None:
+        """Seconds after its submit in which it must start."""
+        return self.spec.ttl
+
+    @property
+    def key(self) -> str | None:
+        """Its idempotency key."""
+        return self.spec.key
 
     def set_start(self, at: float | None) -> None:
         """Note when the attempt began.
@@ -164,24 +219,18 @@ class Job:
 
 
 @dataclass(slots=True)
-class Assignment:
+class Assignment(_OfSpec):
     """One attempt at a job, handed to a worker."""
 
     seq: int
     id: str
-    queue: str
-    type: str
-    payload: bytes
+    spec: JobSpec  # as it was accepted; a worker is not told everything
     attempt: int
     lease: int
     worker_id: str
-    priority: int
     retry_count: int
-    max_retries: int
     created_at: float
-    timeout: float | None = None
     expires_in: float | None = None  # seconds until the TTL ends, counted from delivery
-    labels: Mapping[str, str] = field(default_factory=dict)
     deaths: int = 0  # workers that died while they held the job
 
 

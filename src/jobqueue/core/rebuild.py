@@ -7,9 +7,9 @@ alone. No clock and no random draw: times that depended on those are in the even
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from jobqueue.core.job import Event, Job, JobSpec
+from jobqueue.core.job import Event, Job
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import Queue
 from jobqueue.core.stream import (
@@ -58,7 +58,7 @@ class Key:
     @property
     def fingerprint(self) -> bytes:
         """What a submit with this key must be equal in."""
-        return JobSpec(payload=self.job.payload, type=self.job.type).fingerprint()
+        return self.job.spec.fingerprint()
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class World:
         if gone is None:
             return False
         job = gone.job
-        key = job.stored_key
+        key = job.spec.stored_key
         if key is not None and gone.key_expires_at is not None and not item.key_freed:
             self.keys.append(Key(job.queue, key, job, gone.key_expires_at))
         return True
@@ -189,31 +189,23 @@ def begin(item: JobEvent) -> Rebuilt:
     event, created = item.event, item.created
     if created is None or event.version != 1:
         raise LookupError(f"job {event.job_id}: its first record is missing")
-    return Rebuilt(_accepted(event, created), [event], 0, created.key_expires_at, created.run_at)
+    return Rebuilt(
+        _accepted(event, created), [event], 0, created.key_expires_at, created.spec.run_at
+    )
 
 
 def _accepted(event: Event, created: Created) -> Job:
     return Job(
         id=event.job_id,
         seq=created.seq,
-        queue=event.queue,
-        type=created.type,
-        payload=created.payload,
-        priority=created.priority,
-        max_retries=created.max_retries,
+        spec=created.spec,
         state=event.to_state,
         version=event.version,
         attempt=event.attempt,
         retry_count=0,
         created_at=created.created_at,
         updated_at=event.at,
-        run_at=created.run_at,
         expires_at=created.expires_at,
-        ttl=created.ttl,
-        timeout=created.timeout,
-        key=created.key,
-        key_owner=created.key_owner,
-        labels=created.labels,
         reason=event.reason,
     )
 
@@ -274,7 +266,8 @@ def _pending(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
     elif item.event.reason is Reason.MANUAL_RETRY:
         job.retry_count = 0
         job.cancel_requested = False
-        job.expires_at = job.run_at = job.completed_at = None
+        job.expires_at = job.completed_at = None
+        job.spec = replace(job.spec, run_at=None)
         job.error = ""
         rebuilt.deaths = 0
 

@@ -76,7 +76,8 @@ def gather(world: World, *, published: bool, identity: Identity | None = None) -
     of_jobs = (
         Key(rebuilt.job.queue, stored, rebuilt.job, rebuilt.key_expires_at)
         for rebuilt in world.jobs.values()
-        if (stored := rebuilt.job.stored_key) is not None and rebuilt.key_expires_at is not None
+        if (stored := rebuilt.job.spec.stored_key) is not None
+        and rebuilt.key_expires_at is not None
     )
     # Sorted, because the order in which jobs were read is that of Kafka's partitions: chance.
     # The last holder of a key took it anew when the earlier one's had expired.

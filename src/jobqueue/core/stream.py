@@ -7,12 +7,12 @@ rebuild every job, its history and the queues (``core/rebuild.py``).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from jobqueue.core.errors import Conflict
-from jobqueue.core.job import ComponentHealth, Event
+from jobqueue.core.job import ComponentHealth, Event, JobSpec
 from jobqueue.core.queue import Queue
 from jobqueue.core.store import Store, Term
 
@@ -22,19 +22,10 @@ class Created:
     """A job as it was accepted: with the first event."""
 
     seq: int
-    type: str
-    payload: bytes
-    priority: int
-    max_retries: int
+    spec: JobSpec  # as it was accepted (``JobSpec.accepted``)
     created_at: float
-    ttl: float | None = None
-    timeout: float | None = None
-    run_at: float | None = None
     expires_at: float | None = None
-    key: str | None = None
-    key_owner: str = ""
     key_expires_at: float | None = None  # None: the key was free again when this was read
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -207,7 +198,7 @@ def bytes_of(item: StreamItem) -> int:
     if isinstance(item, JobEvent):
         size += len(item.event.detail)
         if item.created is not None:
-            size += len(item.created.payload)
+            size += len(item.created.spec.payload)
         if item.letter is not None:
             size += len(item.letter.payload)
         if item.finished is not None and item.finished.result is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from jobqueue.core.job import NO_LABELS, Event
+from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import Queue
 from jobqueue.core.stream import (
@@ -21,7 +21,7 @@ from jobqueue.core.stream import (
 )
 from jobqueue.pb.jq.v1 import events_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2 as types
-from jobqueue.wire import put_settings, read_settings
+from jobqueue.wire import put_settings, read_settings, read_spec, spec_fields
 
 _STATES = {state: types.JobState.Value(f"JOB_STATE_{state.name}") for state in State}
 _REASONS = {reason: types.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
@@ -99,20 +99,11 @@ def _put_job_event(record: pb.JobEvent, item: JobEvent) -> None:
 
 def _created(created: Created) -> pb.JobCreated:
     return pb.JobCreated(
-        payload=created.payload,
-        type=created.type,
-        priority=created.priority,
-        max_retries=created.max_retries,
-        ttl_seconds=created.ttl,
-        timeout_seconds=created.timeout,
-        run_at=created.run_at,
         expires_at=created.expires_at,
-        idempotency_key=created.key,
-        idempotency_key_owner=created.key_owner,
         key_expires_at=created.key_expires_at,
-        labels=created.labels,
         created_at=created.created_at,
         seq=created.seq,
+        **spec_fields(created.spec, pb.JobCreated),
     )
 
 
@@ -166,7 +157,7 @@ def _read_job_event(record: pb.JobEvent) -> JobEvent:
     )
     item = JobEvent(event)
     if record.HasField("created"):
-        item.created = _read_created(record.created)
+        item.created = _read_created(record.created, record.queue)
     if record.HasField("failed"):
         failed = record.failed
         item.failed = Failed(
@@ -187,22 +178,13 @@ def _read_job_event(record: pb.JobEvent) -> JobEvent:
     return item
 
 
-def _read_created(record: pb.JobCreated) -> Created:
+def _read_created(record: pb.JobCreated, queue: str) -> Created:
     return Created(
         seq=record.seq,
-        type=record.type,
-        payload=record.payload,
-        priority=record.priority,
-        max_retries=record.max_retries,
+        spec=read_spec(record, queue=queue),
         created_at=record.created_at,
-        ttl=record.ttl_seconds if record.HasField("ttl_seconds") else None,
-        timeout=record.timeout_seconds if record.HasField("timeout_seconds") else None,
-        run_at=record.run_at if record.HasField("run_at") else None,
         expires_at=record.expires_at if record.HasField("expires_at") else None,
-        key=record.idempotency_key if record.HasField("idempotency_key") else None,
-        key_owner=record.idempotency_key_owner,
         key_expires_at=record.key_expires_at if record.HasField("key_expires_at") else None,
-        labels=dict(record.labels) if record.labels else NO_LABELS,
     )
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from jobqueue.core.job import NO_LABELS
-from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import State
 from jobqueue.core.stream import (
     CancelRequested,
@@ -24,7 +22,7 @@ from jobqueue.core.stream import (
     StreamItem,
 )
 from jobqueue.stores.queue_rows import read_queue_body
-from jobqueue.stores.rows import Rows
+from jobqueue.stores.rows import Rows, read_spec
 
 # 1 to 3: see QueueChange. Never changed: rows keep these numbers.
 CANCEL = 4
@@ -45,30 +43,20 @@ def job_event(rows: Rows, row: Any) -> JobEvent:
     """An event with the part of the job that it wrote."""
     item = JobEvent(rows.event(row[:10]))
     event = item.event
-    (started_at, due, retries, seq, kind, payload, priority, max_retries, created_at, ttl, timeout,
-     run_at, key, key_expires_at, labels, result, cancel) = row[10:27]  # fmt: skip
+    (started_at, due, retries, seq, created_at, key_expires_at, result, cancel, *spec) = row[10:]
     if event.version == 1:
-        key, owner = read_key(key)
+        asked = read_spec(event.queue, *spec)
         item.created = Created(
             seq=seq,
-            type=kind,
-            payload=payload,
-            priority=priority,
-            max_retries=max_retries,
+            spec=asked,
             created_at=created_at,
-            ttl=ttl,
-            timeout=timeout,
-            run_at=run_at,
-            expires_at=None if ttl is None else created_at + ttl,
-            key=key,
-            key_owner=owner,
+            expires_at=None if asked.ttl is None else created_at + asked.ttl,
             key_expires_at=key_expires_at,
-            labels=json.loads(labels) if labels else NO_LABELS,
         )
     elif event.to_state is State.FAILED:
         item.failed = Failed(retries, started_at, due)
     elif event.to_state in (State.DONE, State.DEAD_LETTERED):
         item.finished = Finished(retries, started_at, result, bool(cancel))
         if event.to_state is State.DEAD_LETTERED:
-            item.letter = DeadLetter(kind, payload)
+            item.letter = DeadLetter(*spec[:2])
     return item

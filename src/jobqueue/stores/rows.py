@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from jobqueue.core.job import NO_LABELS, Event, Held, Job, Worker, WorkerInfo, WorkerStatus
+from jobqueue.core.job import NO_LABELS, Event, Held, Job, JobSpec, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
@@ -18,6 +18,62 @@ from jobqueue.core.store import DeadLetters
 
 MAX_SEQ = 2**63 - 1
 STATES: dict[int, State] = {int(state): state for state in State}
+
+
+_COLUMNS = (
+    "payload", "queue", "type", "priority", "max_retries", "ttl", "delay", "run_at", "timeout",
+    "key", "labels", "key_owner",
+)  # fmt: skip
+MORE = tuple(one.name for one in fields(JobSpec) if one.name not in _COLUMNS)
+"""The fields of a job that stores keep together, in ``more``: where a new one goes."""
+
+
+def write_labels(spec: JobSpec) -> str | None:
+    """Labels as stores keep them."""
+    return json.dumps(dict(spec.labels)) if spec.labels else None
+
+
+def write_more(spec: JobSpec) -> str | None:
+    """What has no column, as stores keep it."""
+    more = {name: value for name in MORE if (value := getattr(spec, name))}
+    return json.dumps(more) if more else None
+
+
+def read_more(more: str | bytes | None) -> dict[str, Any]:
+    """The same by name; what a newer version wrote is left out."""
+    said = json.loads(more) if more else {}
+    return {name: said[name] for name in MORE if name in said}
+
+
+def read_spec(
+    queue: str,
+    type: str,
+    payload: bytes,
+    priority: int,
+    max_retries: int,
+    ttl: float | None,
+    timeout: float | None,
+    run_at: float | None,
+    key: str | None,
+    labels: str | None,
+    more: str | None,
+) -> JobSpec:
+    """What was asked for, from its columns."""
+    key, owner = read_key(key)
+    return JobSpec(
+        payload=payload,
+        queue=queue,
+        type=type,
+        priority=priority,
+        max_retries=max_retries,
+        ttl=ttl,
+        run_at=run_at,
+        timeout=timeout,
+        key=key,
+        key_owner=owner,
+        labels=json.loads(labels) if labels else NO_LABELS,
+        **read_more(more),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +86,20 @@ class Rows:
 
     def job(self, row: Any) -> Job:
         """A job from the columns of ``job_columns``."""
-        (job_id, seq, queue, kind, payload, priority, max_retries, state, version, attempt,
-         retry_count, created_at, updated_at, run_at, expires_at, ttl, timeout, key, labels,
-         worker, cancel, started_at, completed_at, next_retry_at, result, error,
-         reason, progress) = row  # fmt: skip
-        key, owner = read_key(key)
+        (job_id, seq, state, version, attempt, retry_count, created_at, updated_at, expires_at,
+         worker, cancel, started_at, completed_at, next_retry_at, result, error, reason, progress,
+         *spec) = row  # fmt: skip
         return Job(
             id=self.job_id(job_id),
             seq=seq,
-            queue=queue,
-            type=kind,
-            payload=payload,
-            priority=priority,
-            max_retries=max_retries,
+            spec=read_spec(*spec),
             state=STATES[state],
             version=version,
             attempt=attempt,
             retry_count=retry_count,
             created_at=created_at,
             updated_at=updated_at,
-            run_at=run_at,
             expires_at=expires_at,
-            ttl=ttl,
-            timeout=timeout,
-            key=key,
-            key_owner=owner,
-            labels=json.loads(labels) if labels else NO_LABELS,
             worker_id=worker,
             cancel_requested=bool(cancel),
             started_at=started_at,

@@ -34,7 +34,7 @@ from jobqueue.api.grpc.codec.operations import (
     worker_from_pb,
     worker_to_pb,
 )
-from jobqueue.api.grpc.codec.values import seconds, stamp, state_from
+from jobqueue.api.grpc.codec.values import state_from
 from jobqueue.api.grpc.codec.work import (
     assignment_from_pb,
     assignment_to_pb,
@@ -66,6 +66,7 @@ from jobqueue.core.lifecycle import REPORTABLE, Move, Reason, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import Queue, QueueStats, WaitingType
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
+from jobqueue.wire import seconds, stamp
 
 text = st.text(max_size=20)
 uuids = st.uuids(version=4).map(str)

@@ -7,14 +7,15 @@ import asyncio
 import pytest
 
 from jobqueue.api.grpc.outgoing import MAX_UNSENT, Outgoing
-from jobqueue.core.job import Assignment, WorkerStatus
+from jobqueue.core.job import Assignment, JobSpec, WorkerStatus
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 ID = "0b4ee0a2-0000-4000-8000-000000000000"
 
 
 def job(seq: int, size: int = 1) -> Assignment:
-    return Assignment(seq, ID, "q", "t", b"x" * size, 1, seq, "w", 0, 0, 3, 0.0)
+    spec = JobSpec(payload=b"x" * size, queue="q", type="t", max_retries=3)
+    return Assignment(seq, ID, spec, 1, seq, "w", 0, 0.0)
 
 
 def seqs(message):

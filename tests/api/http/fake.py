@@ -29,6 +29,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
+from tests.records import made
 
 CREATED = 1_800_000_000.0
 
@@ -50,7 +51,7 @@ def make_job(job_id: str | None = None, **changes: Any) -> Job:
         "created_at": CREATED,
         "updated_at": CREATED,
     }
-    return Job(**{**fields, **changes})
+    return made(Job, **{**fields, **changes})
 
 
 class FakeBackend:

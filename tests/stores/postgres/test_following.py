@@ -59,7 +59,7 @@ async def submit_in(connection) -> str:
     (job,) = new(spec())
     await connection.fetch(
         SQL["submit"], ["q"], None, ["q"], array([job.id]), [""], [b"x"], [None], [0], [None],
-        [None], [None], [None], [None], "", None,
+        [None], [None], [None], [None], "", None, None,
     )  # fmt: skip
     return job.id
 

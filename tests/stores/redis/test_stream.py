@@ -103,7 +103,7 @@ async def test_a_payload_is_kept_once(open_store, client):
     assert "RESULT" not in written
     events = [item for item in await read(store) if isinstance(item, JobEvent)]
     assert events[0].created is not None
-    assert events[0].created.payload == b"PAYLOAD" * 10
+    assert events[0].created.spec.payload == b"PAYLOAD" * 10
     assert events[-1].finished is not None
     assert events[-1].finished.result == b"RESULT" * 10
 

@@ -10,7 +10,7 @@ from jobqueue.access.limits import Limiter
 from jobqueue.access.submits import for_callers
 from jobqueue.api.grpc.calls import Calls, handled
 from jobqueue.api.grpc.codec.jobs import event_to_pb, job_to_pb, result_to_pb, spec_from_pb
-from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_reasons, asked_states, seconds
+from jobqueue.api.grpc.codec.values import STATE_TO_PB, asked_reasons, asked_states
 from jobqueue.api.grpc.load import Load
 from jobqueue.api.grpc.submit_stream import Stream, submit_stream
 from jobqueue.core.api import ClientApi
@@ -20,6 +20,7 @@ from jobqueue.core.job import JobQuery, SubmitStatus, older
 from jobqueue.core.waiting import in_turns
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import client_pb2_grpc as rpc
+from jobqueue.wire import seconds
 
 MAX_WAIT = 60.0
 DEFAULT_PAGE = 20

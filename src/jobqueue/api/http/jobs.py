@@ -137,7 +137,7 @@ async def _key_taken(desk: Desk, result: SubmitResult, view: str) -> Response:
         await take_answer_room()
         job = await desk.backend.get(result.job_id)
         # A key that is everybody's may stand for another caller's job: of that, only the id.
-        if job.key_owner == current_caller().name:
+        if job.spec.key_owner == current_caller().name:
             told.job = render.job_view(job, view)
     return answer(error, told)
 

@@ -204,10 +204,8 @@ def queue_view(stats: QueueStats, view: str) -> QueueView:
     """Show a queue, its depth in the view's words."""
     queue = stats.queue
     settings = queue.settings()
-    weights = queue.priority_weights
-    settings["priority_weights"] = (
-        None if weights is None else {str(p): w for p, w in weights.items()}
-    )
+    if queue.priority_weights is not None:
+        settings["priority_weights"] = {str(p): w for p, w in queue.priority_weights.items()}
     depth = dict.fromkeys(VIEWS[view].values(), 0)
     for state, count in stats.depth.items():
         depth[VIEWS[view][state]] += count

@@ -117,19 +117,10 @@ def _created(record: Record, at: float, keys: Keys) -> Created:
     spec = record.spec
     return Created(
         seq=record.seq,
-        type=spec.type,
-        payload=spec.payload,
-        priority=spec.priority,
-        max_retries=record.max_retries,
+        spec=spec,
         created_at=record.created_at,
-        ttl=record.ttl,
-        timeout=record.timeout,
-        run_at=spec.run_at if spec.delay is None else at + spec.delay,
-        expires_at=None if record.ttl is None else at + record.ttl,
-        key=spec.key,
-        key_owner=spec.key_owner,
+        expires_at=None if spec.ttl is None else at + spec.ttl,
         key_expires_at=keys.expiry(spec.queue, spec.stored_key, record.id),
-        labels=spec.labels,
     )
 
 

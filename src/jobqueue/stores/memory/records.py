@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 
 from jobqueue.core.decide import Live
@@ -17,14 +18,13 @@ from jobqueue.stores.memory.ready import Ready
 class Record(Live):
     """A job: what changes (``Live``), what does not, and its events."""
 
-    __slots__ = ("created_at", "events", "home", "id", "ready", "spec", "ttl")
+    __slots__ = ("created_at", "events", "home", "id", "ready", "spec")
 
     id: str
-    spec: JobSpec
+    spec: JobSpec  # as it was accepted
     home: Home
     ready: bool  # claimable now: PENDING, and not waiting for run_at
     created_at: float
-    ttl: float | None
     events: list[Entry]
 
 
@@ -130,28 +130,17 @@ def held_of(record: Record) -> Held:
 
 def job_of(record: Record, told: Mapping[int | None, Progress]) -> Job:
     """A record as callers see it. ``told`` is the progress of attempts, by lease."""
-    spec = record.spec
     return Job(
         id=record.id,
         seq=record.seq,
-        queue=spec.queue,
-        type=spec.type,
-        payload=spec.payload,
-        priority=spec.priority,
-        max_retries=record.max_retries,
+        spec=replace(record.spec, run_at=record.run_at),
         state=record.state,
         version=record.version,
         attempt=record.attempt,
         retry_count=record.retry_count,
         created_at=record.created_at,
         updated_at=record.events[-1][5],
-        run_at=record.run_at,
         expires_at=None if record.state in TERMINAL else record.expires_at,
-        ttl=record.ttl,
-        timeout=record.timeout,
-        key=spec.key,
-        key_owner=spec.key_owner,
-        labels=spec.labels,
         worker_id=record.worker_id,
         cancel_requested=record.cancel_requested,
         started_at=record.started_at,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from jobqueue.core.job import JobSpec
 from jobqueue.core.rebuild import Rebuilt
 from jobqueue.core.restore import RestoredQueue, Standing
 from jobqueue.stores.memory.records import Entry, Home, Record
@@ -46,20 +45,10 @@ def record_of(rebuilt: Rebuilt, stands: Standing, home: Home) -> Record:
     record.error = job.error
     record.reason = job.reason
     record.id = job.id
-    record.spec = JobSpec(
-        payload=job.payload,
-        queue=job.queue,
-        type=job.type,
-        priority=job.priority,
-        run_at=rebuilt.run_at,
-        key=job.key,
-        key_owner=job.key_owner,
-        labels=job.labels,
-    )
+    record.spec = replace(job.spec, run_at=rebuilt.run_at)
     record.home = home
     record.ready = stands.ready
     record.created_at = job.created_at
-    record.ttl = job.ttl
     record.events = []
     return record
 

@@ -14,7 +14,6 @@ from jobqueue.core.identity import Identity, new_store_id
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
     MAX_HISTORY,
-    NO_LABELS,
     Assignment,
     ComponentHealth,
     Event,
@@ -206,34 +205,31 @@ class MemoryStore:
         return SubmitResult.accepted(job.id)
 
     def _insert(self, job: NewJob, queue: Home, now: float) -> None:
-        spec, settings = job.spec, queue.queue
-        ttl = spec.ttl if spec.ttl is not None else settings.ttl
-        run_at = spec.run_at if spec.delay is None else now + spec.delay
-        delayed = run_at is not None and run_at > now
-        expires_at = None if ttl is None else now + ttl
+        spec = job.spec.accepted(queue.queue, now)
+        delayed = spec.run_at is not None and spec.run_at > now
+        expires_at = None if spec.ttl is None else now + spec.ttl
         record = Record(
             next(self._seq),
             State.PENDING,
             0,
             0,
             0,
-            settings.max_retries if spec.max_retries is None else spec.max_retries,
+            spec.max_retries or 0,
             None,
             None,
             False,
             0,
-            settings.timeout if spec.timeout is None else spec.timeout,
-            run_at,
+            spec.timeout,
+            spec.run_at,
             expires_at,
             None,
-            _earliest(run_at if delayed else None, expires_at),
+            _earliest(spec.run_at if delayed else None, expires_at),
         )
         record.id = job.id
         record.spec = spec
         record.home = queue
         record.ready = not delayed
         record.created_at = self._latest = max(self._latest, now)
-        record.ttl = ttl
         record.events = []
         self._jobs[job.id] = self._by_seq[record.seq] = record
         queue.depth[State.PENDING] += 1
@@ -288,7 +284,6 @@ class MemoryStore:
             # else: expired; it stays PENDING until the sweeper finds it by its timer
 
     def _assign(self, record: Record, worker_id: str, now: float) -> Assignment:
-        spec = record.spec
         record.state = State.ASSIGNED
         record.attempt += 1
         record.lease = lease = new_lease()
@@ -303,19 +298,13 @@ class MemoryStore:
         return Assignment(
             record.seq,
             record.id,
-            spec.queue,
-            spec.type,
-            spec.payload,
+            record.spec,
             record.attempt,
             lease,
             worker_id,
-            spec.priority,
             record.retry_count,
-            record.max_retries,
             record.created_at,
-            record.timeout,
             None if record.expires_at is None else record.expires_at - now,
-            spec.labels or NO_LABELS,
             record.deaths,
         )
 

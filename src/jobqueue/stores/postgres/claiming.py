@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from jobqueue.core.ids import new_lease
-from jobqueue.core.job import NO_LABELS, Assignment
+from jobqueue.core.job import NO_LABELS, Assignment, JobSpec
 from jobqueue.core.locks import Locks
 from jobqueue.core.queue import MAX_PRIORITY
 from jobqueue.core.store import Claim, Rules
@@ -34,6 +34,7 @@ from jobqueue.stores.postgres.heads import (
 )
 from jobqueue.stores.postgres.statements import SQL, array
 from jobqueue.stores.postgres.worker_names import WorkerNames
+from jobqueue.stores.rows import read_more
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _ROUNDS = 4  # of one claim that others got in the way of, or that found nothing
@@ -261,24 +262,27 @@ class Claiming:
             Assignment(
                 seq,
                 str(job_id),
-                homes[queue].name,
-                type,
-                payload,
+                JobSpec(
+                    payload=payload,
+                    queue=homes[queue].name,
+                    type=type,
+                    priority=MAX_PRIORITY - rank,
+                    max_retries=max_retries,
+                    timeout=timeout,
+                    labels=json.loads(labels) if labels else NO_LABELS,
+                    **read_more(more),
+                ),
                 attempt,
                 lease,
                 by_lease[lease],
-                MAX_PRIORITY - rank,
                 retry_count,
-                max_retries,
                 created_at,
-                timeout,
                 expires_in,
-                json.loads(labels) if labels else NO_LABELS,
                 deaths,
             )
             for (
                 _, seq, job_id, queue, type, payload, attempt, lease, rank, retry_count,
-                max_retries, created_at, timeout, expires_in, labels, deaths,
+                max_retries, created_at, timeout, expires_in, labels, more, deaths,
             ) in rows
         ]  # fmt: skip
 

@@ -11,13 +11,13 @@
 -- name: record_columns
 -- What is written down for good of new jobs: a fragment, as the next three. {x} in a statement stands
 -- for the block x.
-id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, created_at
+id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, more, created_at
 
 -- name: record_values
 -- Of jobs t for the queues q, by the clock c.
 t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json, coalesce(t.priority, 0),
            coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
-           coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), c.now
+           coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), t.more::json, c.now
 
 -- name: record_returned
 -- Of the records just written. $15 is the number of their type, if it is the same for all.
@@ -47,7 +47,7 @@ l AS (
 -- $1 names of the queues, $2 now; of the jobs: $3 queue, $4 id, $5 type, $6 payload, $7 labels,
 -- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay. NULL for an array: no
 -- job says anything; all queues and types are then the first of $1 and $14. $15: the number of the
--- type, if all have one type.
+-- type, if all have one type. $16 more.
 WITH home AS MATERIALIZED (
     SELECT id, name, max_retries, ttl, timeout FROM queues
     WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
@@ -57,9 +57,9 @@ WITH home AS MATERIALIZED (
     INSERT INTO job_record ({record_columns})
     SELECT {record_values}
     FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
-                $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[])
+                $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[], $16::text[])
          WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, n)
+                              timeout, run_at, delay, more, n)
     JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1])
     CROSS JOIN clock AS c
     ORDER BY t.n
@@ -89,9 +89,9 @@ WITH home AS MATERIALIZED (
     SELECT {record_values}
     FROM unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
                 $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
-                $13::float8[])
+                $13::float8[], $16::text[])
          WITH ORDINALITY AS t(place, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, n)
+                              timeout, run_at, delay, more, n)
     CROSS JOIN h
     CROSS JOIN LATERAL (SELECT width_bucket(t.place, h.place) AS found) AS f
     CROSS JOIN LATERAL (
@@ -108,8 +108,8 @@ FROM r GROUP BY r.queue, r.priority, r.kind
 
 -- name: hand_off
 -- (new) -> PENDING, and at once -> ASSIGNED where a slot is given and nothing waits in the queue
--- that the slots are meant for: that is looked at here, not believed. As "submit", and $16 leases,
--- $17 workers (0 = no slot), $18 assignment timeout, $19 the types that the slots are meant for
+-- that the slots are meant for: that is looked at here, not believed. As "submit", and $17 leases,
+-- $18 workers (0 = no slot), $19 assignment timeout, $20 the types that the slots are meant for
 -- (NULL: all). One row for each job. A queue where very many types wait counts as busy; which types
 -- wait is only looked at where something does.
 WITH RECURSIVE home AS MATERIALIZED (
@@ -128,15 +128,15 @@ WITH RECURSIVE home AS MATERIALIZED (
         WHERE ready > 0 AND (queue, prio, ready, kind) > (w.queue, w.prio, w.ready, w.kind)
           AND queue <= w.queue
         ORDER BY queue, prio, ready, kind LIMIT 1) AS n
-    WHERE w.kind <> ALL ($19::bigint[]) AND w.nth < 20
+    WHERE w.kind <> ALL ($20::bigint[]) AND w.nth < 20
 ), clock AS MATERIALIZED (
     SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), t AS MATERIALIZED (
     SELECT * FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
                          $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
-                         $13::float8[], $16::text::bigint[], $17::text::int[])
+                         $13::float8[], $16::text[], $17::text::bigint[], $18::text::int[])
     WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl, timeout,
-                         run_at, delay, lease, worker, n)
+                         run_at, delay, more, lease, worker, n)
 ), r AS (
     INSERT INTO job_record ({record_columns})
     SELECT {record_values}
@@ -147,7 +147,7 @@ WITH RECURSIVE home AS MATERIALIZED (
     SELECT r.*, h.name, t.lease, t.worker,
            t.lease > 0 AND NOT h.paused AND (h.idle OR NOT EXISTS (
                SELECT FROM waiting AS w WHERE w.queue = h.id
-               AND (coalesce(w.kind = ANY ($19::bigint[]), true) OR w.nth = 20))) AS given
+               AND (coalesce(w.kind = ANY ($20::bigint[]), true) OR w.nth = 20))) AS given
     FROM r JOIN t ON t.id = r.id JOIN home AS h ON h.id = r.queue
 ), l AS (
     INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
@@ -161,7 +161,7 @@ WITH RECURSIVE home AS MATERIALIZED (
            CASE WHEN NOT given THEN
                least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl) END,
            created_at, CASE WHEN given THEN lease END, CASE WHEN given THEN worker END,
-           CASE WHEN given THEN created_at + $18::float8 END
+           CASE WHEN given THEN created_at + $19::float8 END
     FROM g
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
@@ -229,16 +229,17 @@ SELECT coalesce(sum(pending), 0)::bigint FROM queue_tally WHERE queue = $1
 -- name: submit_long
 -- As "submit", with keys, into queues that are locked already. $1 now; of the jobs: $2 queue id,
 -- $3 id, $4 type, $5 payload, $6 labels, $7 priority, $8 max_retries, $9 ttl, $10 timeout,
--- $11 run_at, $12 delay, $13 key
+-- $11 run_at, $12 delay, $13 key, $16 more
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), r AS (
     INSERT INTO job_record ({record_columns}, key)
     SELECT {record_values}, t.key
     FROM unnest($2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
-                $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[])
+                $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[],
+                $16::text[])
          WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, key, n)
+                              timeout, run_at, delay, key, more, n)
     JOIN queues AS q ON q.id = t.queue
     CROSS JOIN clock AS c
     ORDER BY t.n
@@ -399,7 +400,7 @@ WITH won AS MATERIALIZED (
     SELECT queue, -count(*), count(*) FROM u GROUP BY queue
 )
 SELECT u.n, u.seq, r.id, u.queue, r.type, r.payload, u.attempt, u.lease, u.prio, u.retry_count,
-       u.max_retries, r.created_at, u.timeout, u.expires_in, r.labels::text, u.deaths
+       u.max_retries, r.created_at, u.timeout, u.expires_in, r.labels::text, r.more::text, u.deaths
 FROM u JOIN job_record AS r ON r.seq = u.seq
 
 -- name: claimed
@@ -407,7 +408,7 @@ FROM u JOIN job_record AS r ON r.seq = u.seq
 SELECT ($2::bigint[] @> ARRAY[l.lease])::int, l.seq, r.id, l.queue, r.type, r.payload, l.attempt,
        l.lease, l.prio, l.retry_count, l.max_retries, r.created_at, l.timeout,
        l.expires_at - coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8),
-       r.labels::text, l.deaths
+       r.labels::text, r.more::text, l.deaths
 FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq
 WHERE l.seq = ANY ($1::bigint[]) AND l.lease = ANY ($2::bigint[])
 
@@ -649,18 +650,18 @@ CROSS JOIN LATERAL (
 LIMIT 1
 
 -- name: job_columns
-SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
-       coalesce(l.state, e.state), coalesce(l.version, e.version),
+SELECT r.id, r.seq, coalesce(l.state, e.state), coalesce(l.version, e.version),
        coalesce(l.attempt, e.attempt), coalesce(l.retry_count, e.retry_count), r.created_at,
-       coalesce(l.updated_at, e.completed_at), coalesce(l.run_at, e.run_at), l.expires_at, r.ttl,
-       r.timeout, r.key, r.labels::text,
+       coalesce(l.updated_at, e.completed_at), l.expires_at,
        (SELECT name FROM worker_name WHERE id = coalesce(l.worker, l.last_worker, e.worker)),
        coalesce(l.cancel, e.cancel), coalesce(l.started_at, e.started_at), e.completed_at,
        CASE WHEN l.state = 5 THEN l.wake_at END, e.result, coalesce(l.error, e.error),
        coalesce(l.reason, e.reason),
        CASE WHEN l.state = 3 THEN (
             SELECT json_build_array(value, text, at)::text FROM job_progress
-            WHERE lease = ANY (ARRAY[l.lease])) END
+            WHERE lease = ANY (ARRAY[l.lease])) END,
+       q.name, r.type, r.payload, r.priority, r.max_retries, r.ttl, r.timeout,
+       coalesce(l.run_at, e.run_at), r.key, r.labels::text, r.more::text
 
 -- name: dead_letters
 -- The newest dead letters of a queue $1 (null: of every queue) before number $2, $3 of them at most.
@@ -742,8 +743,8 @@ SELECT array_agg(seq), array_agg(version), array_agg(number) FROM (
 -- as they have $3 bytes together, but always one; $4 now. Sizes are known without reading what they
 -- are of.
 SELECT n, id, version, from_state, to_state, reason, at, attempt, worker, detail, queue,
-       started_at, due, retries, seq, type, payload, priority, max_retries, created_at, ttl,
-       timeout, run_at, key, key_expires_at, labels, result, cancel
+       started_at, due, retries, seq, created_at, key_expires_at, result, cancel, type, payload,
+       priority, max_retries, ttl, timeout, run_at, key, labels, more
 FROM (
     SELECT k.n, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt,
            (SELECT name FROM worker_name WHERE id = e.worker) AS worker, e.detail,
@@ -767,6 +768,7 @@ FROM (
                                               extract(epoch FROM clock_timestamp())::float8)
            ) END AS key_expires_at,
            CASE WHEN e.version = 1 THEN r.labels::text END AS labels,
+           CASE WHEN e.version = 1 THEN r.more::text END AS more,
            CASE WHEN e.to_state = 4 THEN d.result END AS result, d.cancel,
            sum(300 + coalesce(octet_length(e.detail), 0)
                + CASE WHEN e.version = 1 OR e.to_state = 6 THEN octet_length(r.payload) ELSE 0 END

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from jobqueue.stores.postgres.heads import kind_of
 from jobqueue.stores.postgres.renumbering import including
 from jobqueue.stores.postgres.statements import REASON_NUMBERS, SQL, text
 from jobqueue.stores.queue_rows import settings_row
+from jobqueue.stores.rows import write_labels, write_more
 
 _BATCH = 2_000
 _LOCK_TIMEOUT = "2s"
@@ -36,7 +36,7 @@ Row = tuple[Any, ...]
 
 _RECORD = (
     "seq", "id", "created_at", "ttl", "timeout", "run_at", "queue", "max_retries", "priority",
-    "type", "key", "labels", "payload",
+    "type", "key", "labels", "payload", "more",
 )  # fmt: skip
 _LIVE = (
     "seq", "id", "lease", "due", "wake_at", "run_at", "expires_at", "started_at", "updated_at",
@@ -162,11 +162,10 @@ class _Batch:
 
     def _record(self, rebuilt: Rebuilt) -> Row:
         job = rebuilt.job
-        labels = json.dumps(dict(job.labels)) if job.labels else None
         return (
             job.seq, job.id, job.created_at, job.ttl, job.timeout, rebuilt.run_at,
-            self.queues[job.queue], job.max_retries, job.priority, job.type, job.stored_key, labels,
-            job.payload,
+            self.queues[job.queue], job.max_retries, job.priority, job.type, job.spec.stored_key,
+            write_labels(job.spec), job.payload, write_more(job.spec),
         )  # fmt: skip
 
     def _live(self, rebuilt: Rebuilt, stands: Standing) -> Row:

@@ -9,12 +9,7 @@ from jobqueue.core.lifecycle import Reason
 from jobqueue.stores.named_sql import load_statements
 from jobqueue.stores.queue_rows import queue_statements
 
-SQL = load_statements(
-    __package__,
-    queue_statements(
-        lambda n, name: f"${n}::json" if name in ("priority_weights", "more") else f"${n}"
-    ),
-)
+SQL = load_statements(__package__, queue_statements(lambda n, _: f"${n}"))
 
 # As in the table reason_name, and never changed: rows keep these numbers for ever.
 REASON_NUMBERS: dict[Reason, int] = {

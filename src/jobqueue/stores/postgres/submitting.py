@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from jobqueue.core.errors import InvalidArgument, JobQueueError, QueueFull, no_such_queue
-from jobqueue.core.job import NO_LABELS, Assignment, JobSpec, NewJob, SubmitResult
+from jobqueue.core.job import Assignment, JobSpec, NewJob, SubmitResult
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.stores.postgres.heads import Head, Heads, kind_of, kinds_of
 from jobqueue.stores.postgres.statements import SQL, array, said
+from jobqueue.stores.rows import write_labels, write_more
 
 FEW_QUEUES = 10  # of one write; for more, looking them up is cheaper than joining them
 MOST_HANDED_OFF = 100  # jobs of one write; more than that is a bulk load
@@ -166,6 +166,7 @@ class Submitting:
             *self._columns(places),
             specs[0].type,
             _kind(specs),
+            said([write_more(spec) for spec in specs]),
         )
         if self._slots:
             return await self._hand_off(db, places, arguments)
@@ -205,7 +206,7 @@ class Submitting:
     def _hand_over(self, places: list[int], rows: Sequence[Any]) -> None:
         by_id = {self._jobs[n].id: n for n in places}
         for (
-            job_id, seq, queue, name, rank, kind, given, lease, retries, timeout, ttl, created,
+            job_id, seq, queue, _, rank, kind, given, lease, retries, timeout, ttl, created,
         ) in rows:  # fmt: skip
             n = by_id[str(job_id)]
             job = self._jobs[n]
@@ -213,14 +214,10 @@ class Submitting:
             if not given:
                 self._wrote((queue, rank, kind), seq)
                 continue
-            spec = job.spec
+            spec = replace(job.spec, max_retries=retries, timeout=timeout, ttl=ttl)
             self.assigned.append(
-                Assignment(
-                    seq, job.id, name, spec.type, spec.payload, 1, lease, self._slots[n].worker,
-                    spec.priority, 0, retries, created, timeout, ttl,
-                    spec.labels or NO_LABELS,
-                )
-            )  # fmt: skip
+                Assignment(seq, job.id, spec, 1, lease, self._slots[n].worker, 0, created, ttl)
+            )
         self.assigned.sort(key=lambda one: (-one.priority, one.seq))
 
     def _columns(self, places: list[int]) -> list[Any]:
@@ -230,7 +227,7 @@ class Submitting:
             array(job.id for job in jobs),
             said([spec.type for spec in specs], specs[0].type),
             [spec.payload for spec in specs],
-            said([json.dumps(dict(spec.labels)) if spec.labels else None for spec in specs]),
+            said([write_labels(spec) for spec in specs]),
             said([spec.priority for spec in specs], 0),
             said([spec.max_retries for spec in specs]),
             said([spec.ttl for spec in specs]),
@@ -288,6 +285,7 @@ class Submitting:
             [jobs[n].spec.stored_key for n in admitted],
             jobs[admitted[0]].spec.type,
             _kind([jobs[n].spec for n in admitted]),
+            said([write_more(jobs[n].spec) for n in admitted]),
         )
         for queue, _, rank, kind, first, _ in rows:
             self._wrote((queue, rank, kind), first)

@@ -20,6 +20,7 @@ from jobqueue.core.job import (
     Event,
     Held,
     Job,
+    JobSpec,
     Worker,
     WorkerInfo,
     WorkerStatus,
@@ -29,6 +30,7 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import Queue, QueueStats
 from jobqueue.stores.queue_rows import queue_of
+from jobqueue.stores.rows import read_more
 
 Fields = Mapping[bytes, bytes]
 Value = bytes | None
@@ -81,36 +83,58 @@ def text(value: Value) -> str | None:
     return None if value is None else value.decode()
 
 
-def labels(value: Value) -> Mapping[str, str]:
-    """Labels from their field."""
-    return json.loads(value) if value else NO_LABELS
+SPEC = (
+    b"type", b"payload", b"priority", b"max_retries", b"ttl", b"timeout", b"labels", b"more",
+    b"idempotency_key",
+)  # fmt: skip
+"""The fields of what was asked for, in the order of ``spec``."""
+
+
+def spec(
+    queue: bytes,
+    run_at: float | None,
+    type: Value,
+    payload: Value,
+    priority: Value,
+    max_retries: Value,
+    ttl: Value = None,
+    timeout: Value = None,
+    labels: Value = None,
+    more: Value = None,
+    key: Value = None,
+) -> JobSpec:
+    """What was asked for."""
+    known, owner = read_key(text(key))
+    return JobSpec(
+        payload=payload or b"",
+        queue=queue.decode(),
+        type=text(type) or "",
+        priority=int(priority or 0),
+        max_retries=int(max_retries or 0),
+        ttl=number(ttl),
+        run_at=run_at,
+        timeout=number(timeout),
+        key=known,
+        key_owner=owner,
+        labels=json.loads(labels) if labels else NO_LABELS,
+        **read_more(more),
+    )
 
 
 def job(found: Fields) -> Job:
     """A job from its document."""
     get = found.get
-    key, owner = read_key(text(get(b"idempotency_key")))
     return Job(
         id=found[b"job_id"].decode(),
         seq=int(found[b"seq"]),
-        queue=found[b"queue"].decode(),
-        type=found[b"type"].decode(),
-        payload=found[b"payload"],
-        priority=int(found[b"priority"]),
-        max_retries=int(found[b"max_retries"]),
+        spec=spec(found[b"queue"], number(get(b"run_at")), *map(get, SPEC)),
         state=STATES[found[b"status"]],
         version=int(found[b"version"]),
         attempt=int(found[b"attempt"]),
         retry_count=int(found[b"retry_count"]),
         created_at=moment(found[b"created_at"]),
         updated_at=moment(found[b"updated_at"]),
-        run_at=number(get(b"run_at")),
         expires_at=number(get(b"expires_at")),
-        ttl=number(get(b"ttl")),
-        timeout=number(get(b"timeout")),
-        key=key,
-        key_owner=owner,
-        labels=labels(get(b"labels")),
         worker_id=text(get(b"assigned_worker")),
         cancel_requested=b"cancel_requested" in found,
         started_at=number(get(b"started_at")),
@@ -138,23 +162,17 @@ def progress(found: Fields) -> Progress | None:
 def assignment(row: Sequence[bytes]) -> Assignment:
     """An attempt from the row of ``scripts/claims.lua``."""
     (seq, job_id, queue, kind, payload, attempt, lease, worker, priority, retry_count,
-     max_retries, created_at, timeout, expires_in, tags, deaths) = row  # fmt: skip
+     max_retries, created_at, timeout, expires_in, labels, more, deaths) = row  # fmt: skip
     return Assignment(
         int(seq),
         job_id.decode(),
-        queue.decode(),
-        kind.decode(),
-        payload,
+        spec(queue, None, kind, payload, priority, max_retries, None, timeout, labels, more),
         int(attempt),
         int(lease),
         worker.decode(),
-        int(priority),
         int(retry_count),
-        int(max_retries),
         moment(created_at),
-        number(timeout),
         number(expires_in),
-        labels(tags),
         int(deaths or 0),
     )
 

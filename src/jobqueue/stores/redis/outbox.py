@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.decide import Live
-from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import State
 from jobqueue.core.stream import (
     AssignmentRepeated,
@@ -71,7 +70,7 @@ def _job_event(found: Fields, parts: Sequence[Value]) -> JobEvent:
     more: dict[str, Any] = json.loads(found[b"more"]) if found[b"more"] else {}
     made = JobEvent(event)
     if event.version == 1:
-        made.created = _created(event.at, more.get("run_at"), parts)
+        made.created = _created(event.queue, event.at, more.get("run_at"), parts)
     elif event.to_state is State.FAILED:
         made.failed = Failed(more["retry_count"], more.get("started_at"), more.get("due"))
     elif event.to_state is State.DEAD_LETTERED:
@@ -88,26 +87,16 @@ def _job_event(found: Fields, parts: Sequence[Value]) -> JobEvent:
     return made
 
 
-def _created(at: float, run_at: float | None, parts: Sequence[Any]) -> Created:
-    (seq, kind, payload, priority, max_retries, created_at, ttl, timeout, labels, key,
-     key_expires_at) = parts  # fmt: skip
-    life = number(ttl)
-    key, owner = read_key(text(key))
+def _created(queue: str, at: float, run_at: float | None, parts: Sequence[Any]) -> Created:
+    seq, created_at, *fields, key_expires_at = parts
+    planned = None if run_at is None else float(run_at)
+    asked = documents.spec(queue.encode(), planned, *fields)
     return Created(
         seq=int(seq),
-        type=kind.decode(),
-        payload=payload,
-        priority=int(priority),
-        max_retries=int(max_retries),
+        spec=asked,
         created_at=moment(created_at),
-        ttl=life,
-        timeout=number(timeout),
-        run_at=None if run_at is None else float(run_at),
-        expires_at=None if life is None else at + life,
-        key=key,
-        key_owner=owner,
+        expires_at=None if asked.ttl is None else at + asked.ttl,
         key_expires_at=number(key_expires_at),
-        labels=documents.labels(labels),
     )
 
 

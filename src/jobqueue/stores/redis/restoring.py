@@ -30,6 +30,7 @@ from jobqueue.stores.redis.documents import iso
 from jobqueue.stores.redis.outbox import as_more
 from jobqueue.stores.redis.queues import settings_of
 from jobqueue.stores.redis.runner import Runner, opaque
+from jobqueue.stores.rows import write_more
 
 _MOST_JOBS = 500  # Redis does nothing else meanwhile
 _MOST_EVENTS = 2_000
@@ -171,7 +172,8 @@ def _fields(rebuilt: Rebuilt, lease: str | None) -> list[Any]:
         "timeout": job.timeout,
         "expires_at": job.expires_at,
         "run_at": job.run_at,
-        "idempotency_key": job.stored_key,
+        "more": write_more(job.spec),
+        "idempotency_key": job.spec.stored_key,
         "assigned_worker": job.worker_id,
         "lease": lease,
         "cancel_requested": "1" if job.cancel_requested else None,

@@ -12,6 +12,7 @@ from jobqueue.core.store import Claim, Rules, Submission
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.claiming import claims_of, seed
 from jobqueue.stores.redis.runner import Runner, opaque
+from jobqueue.stores.rows import write_more
 
 MOST_JOBS = 500  # Redis does nothing else meanwhile: some 10 ms
 MOST_BYTES = 8 * 1024 * 1024
@@ -81,6 +82,7 @@ def _packed(job: NewJob) -> tuple[Any, ...]:
         spec.stored_key,
         None if spec.key is None else spec.fingerprint().hex(),
         spec.shared_key,
+        write_more(spec),
     )
 
 

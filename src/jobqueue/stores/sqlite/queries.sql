@@ -18,8 +18,8 @@ VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: insert_records
 -- (new) -> PENDING
-INSERT INTO rec (seq, id, queue, type, payload, labels, priority, max_retries, ttl, timeout, key,
-                 created_at)
+INSERT INTO rec (seq, id, queue, type, payload, labels, more, priority, max_retries, ttl, timeout,
+                 key, created_at)
 VALUES {rows}
 
 -- name: insert_live
@@ -58,7 +58,7 @@ FROM waiting AS w WHERE w.type IS NOT NULL
 -- name: claimable_columns
 -- A fragment: what a claim reads of a job.
 SELECT l.prio, l.seq, l.queue, l.version, l.attempt, l.retry_count, l.max_retries, l.timeout,
-       l.expires_at, r.id, l.type, r.payload, r.labels, r.priority, r.created_at, l.deaths
+       l.expires_at, r.id, l.type, r.payload, r.labels, r.more, r.priority, r.created_at, l.deaths
 
 -- name: claimable
 -- The next jobs of one type in claim order; expired ones are left to the sweeper.
@@ -177,19 +177,18 @@ DELETE FROM idempotency WHERE (queue, key) IN (
     SELECT queue, key FROM idempotency WHERE expires_at <= ? LIMIT ?)
 
 -- name: job_columns
-SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
-       coalesce(l.state, r.state), coalesce(l.version, r.version),
+SELECT r.id, r.seq, coalesce(l.state, r.state), coalesce(l.version, r.version),
        coalesce(l.attempt, r.attempt), coalesce(l.retry_count, r.retry_count), r.created_at,
-       CASE WHEN l.seq IS NULL THEN r.completed_at ELSE l.updated_at END,
-       CASE WHEN l.seq IS NULL THEN r.run_at ELSE l.run_at END, l.expires_at, r.ttl, r.timeout,
-       r.key, r.labels, CASE WHEN l.seq IS NULL THEN r.worker ELSE l.worker END,
-       coalesce(l.cancel, r.cancel),
+       CASE WHEN l.seq IS NULL THEN r.completed_at ELSE l.updated_at END, l.expires_at,
+       CASE WHEN l.seq IS NULL THEN r.worker ELSE l.worker END, coalesce(l.cancel, r.cancel),
        CASE WHEN l.seq IS NULL THEN r.started_at ELSE l.started_at END, r.completed_at,
        CASE WHEN l.state = 5 THEN l.due END, r.result,
        CASE WHEN l.seq IS NULL THEN r.error ELSE l.error END,
        CASE WHEN l.seq IS NULL THEN r.reason ELSE l.reason END,
        CASE WHEN l.state = 3 THEN (
-            SELECT json_array(value, text, at) FROM progress WHERE lease = l.lease) END
+            SELECT json_array(value, text, at) FROM progress WHERE lease = l.lease) END,
+       q.name, r.type, r.payload, r.priority, r.max_retries, r.ttl, r.timeout,
+       CASE WHEN l.seq IS NULL THEN r.run_at ELSE l.run_at END, r.key, r.labels, r.more
 
 -- name: has_ended
 SELECT l.seq IS NULL FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq WHERE r.id = ?
@@ -236,14 +235,14 @@ SELECT e.position, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.
             AND b.reason = 'RETRY_DUE' AND b.version > coalesce((
                 SELECT max(m.version) FROM event AS m WHERE m.seq = e.seq
                 AND m.version < e.version AND m.reason = 'MANUAL_RETRY'), 0)) END,
-       r.seq, r.type, CASE WHEN e.version = 1 OR e.to_state = 6 THEN r.payload END, r.priority, r.max_retries,
-       r.created_at, r.ttl, r.timeout, e.due, r.key,
+       r.seq, r.created_at,
        CASE WHEN e.version = 1 AND r.key IS NOT NULL THEN (
             SELECT k.expires_at FROM idempotency AS k
             WHERE k.queue = r.queue AND k.key = r.key AND k.seq = r.seq AND k.expires_at > ?3) END,
-       CASE WHEN e.version = 1 THEN r.labels END,
        CASE WHEN e.to_state = 4 THEN r.result END,
-       CASE WHEN e.to_state = 6 AND r.version = e.version THEN r.cancel ELSE 0 END
+       CASE WHEN e.to_state = 6 AND r.version = e.version THEN r.cancel ELSE 0 END, r.type,
+       CASE WHEN e.version = 1 OR e.to_state = 6 THEN r.payload END, r.priority, r.max_retries,
+       r.ttl, r.timeout, e.due, r.key, CASE WHEN e.version = 1 THEN r.labels END, r.more
 FROM event AS e CROSS JOIN rec AS r ON r.seq = e.seq JOIN queue AS q ON q.id = r.queue
 WHERE e.position > ?1 ORDER BY e.position LIMIT ?2
 
@@ -307,8 +306,8 @@ INSERT INTO queue (name, paused, created_at, deleted, succeeded_total, failed_to
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, {settings_from_9}) RETURNING id
 
 -- name: restore_records
-INSERT INTO rec (seq, id, queue, type, payload, labels, priority, max_retries, ttl, timeout, key,
-                 created_at, state, version, attempt, retry_count, worker, run_at, cancel,
+INSERT INTO rec (seq, id, queue, type, payload, labels, more, priority, max_retries, ttl, timeout,
+                 key, created_at, state, version, attempt, retry_count, worker, run_at, cancel,
                  started_at, completed_at, result, error, reason)
 VALUES {rows}
 

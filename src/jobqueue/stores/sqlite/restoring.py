@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Sequence
 
@@ -22,6 +21,7 @@ from jobqueue.core.restore import (
 )
 from jobqueue.core.store import Rules
 from jobqueue.stores.queue_rows import settings_row
+from jobqueue.stores.rows import write_labels, write_more
 from jobqueue.stores.sqlite import outbox, reads
 from jobqueue.stores.sqlite.statements import SQL, Row, write_rows
 from jobqueue.stores.sqlite.writes import Tally
@@ -110,10 +110,10 @@ def _write(
 
 def _record(rebuilt: Rebuilt, queue: int) -> Row:
     job = rebuilt.job
-    labels = json.dumps(dict(job.labels)) if job.labels else None
     head = (
-        job.seq, id_to_bytes(job.id), queue, job.type, job.payload, labels, job.priority,
-        job.max_retries, job.ttl, job.timeout, job.stored_key, job.created_at,
+        job.seq, id_to_bytes(job.id), queue, job.type, job.payload, write_labels(job.spec),
+        write_more(job.spec), job.priority, job.max_retries, job.ttl, job.timeout,
+        job.spec.stored_key, job.created_at,
     )  # fmt: skip
     if job.state not in TERMINAL:
         return (*head, *(None,) * 12)

@@ -345,7 +345,7 @@ class SqliteStore:
                     "SELECT queue FROM rec WHERE id = ?", (id_to_bytes(job_id),)
                 ).fetchone()[0]
                 db.execute("DELETE FROM idempotency WHERE queue = ? AND key = ? AND seq = ?",
-                           (queue, job.stored_key, job.seq))  # fmt: skip
+                           (queue, job.spec.stored_key, job.seq))  # fmt: skip
                 self._remove(db, [(job.seq, queue)], job.state, key_freed=True)
             return job.state
 

@@ -13,6 +13,7 @@ from jobqueue.core.ids import id_from_bytes, id_to_bytes, new_lease
 from jobqueue.core.job import (
     NO_LABELS,
     Assignment,
+    JobSpec,
     NewJob,
     Outcome,
     Refusal,
@@ -25,6 +26,7 @@ from jobqueue.core.retry import RetryPolicy
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.core.weights import by_weight, merge_queues
 from jobqueue.stores.queue_rows import read_weights
+from jobqueue.stores.rows import read_more, write_labels, write_more
 from jobqueue.stores.sqlite.statements import (
     SQL,
     Row,
@@ -133,10 +135,9 @@ def submit(
         if run_at is not None and run_at > now:
             ready = 0
             due = run_at if expires_at is None else min(run_at, expires_at)
-        labels = json.dumps(dict(spec.labels)) if spec.labels else None
         records.append(
-            (seq, raw_id, queue.id, spec.type, spec.payload, labels, spec.priority, max_retries,
-             ttl, timeout, stored, now)
+            (seq, raw_id, queue.id, spec.type, spec.payload, write_labels(spec), write_more(spec),
+             spec.priority, max_retries, ttl, timeout, stored, now)
         )  # fmt: skip
         live.append(
             (seq, queue.id, spec.type, MAX_PRIORITY - spec.priority, ready, 1, 1, 0, 0, max_retries,
@@ -192,7 +193,7 @@ def claim(
         events: list[Row] = []
         for row, worker in zip(rows, wanted.slots, strict=False):
             (_, seq, queue, version, attempt, retry_count, max_retries, timeout, expires_at,
-             raw_id, kind, payload, labels, priority, created_at, deaths) = row  # fmt: skip
+             raw_id, kind, payload, labels, more, priority, created_at, deaths) = row  # fmt: skip
             lease = new_lease()
             updates.append((seq, lease, worker, due, now))
             events.append(
@@ -202,19 +203,22 @@ def claim(
                 Assignment(
                     seq,
                     id_from_bytes(raw_id),
-                    names[queue],
-                    kind,
-                    payload,
+                    JobSpec(
+                        payload=payload,
+                        queue=names[queue],
+                        type=kind,
+                        priority=priority,
+                        max_retries=max_retries,
+                        timeout=timeout,
+                        labels=json.loads(labels) if labels else NO_LABELS,
+                        **read_more(more),
+                    ),
                     attempt + 1,
                     lease,
                     worker,
-                    priority,
                     retry_count,
-                    max_retries,
                     created_at,
-                    timeout,
                     None if expires_at is None else expires_at - now,
-                    json.loads(labels) if labels else NO_LABELS,
                     deaths,
                 )
             )

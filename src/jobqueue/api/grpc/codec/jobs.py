@@ -2,86 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from jobqueue.api.grpc.codec.values import (
     REASON_TO_PB,
     STATE_TO_PB,
     reason_from,
-    seconds,
-    stamp,
     state_from,
 )
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import DEFAULT_QUEUE, Event, Job, JobSpec, SubmitResult, SubmitStatus
+from jobqueue.core.job import Event, Job, JobSpec, SubmitResult, SubmitStatus
 from jobqueue.core.progress import Progress
 from jobqueue.pb.jq.v1 import client_pb2, types_pb2
+from jobqueue.wire import read_spec, seconds, spec_fields, stamp
 
 _NONE = types_pb2.JOB_STATE_UNSPECIFIED
 
 
 def spec_to_pb(spec: JobSpec) -> types_pb2.JobSpec:
     """Raises InvalidArgument for what the wire cannot carry."""
+    said = spec_fields(spec, types_pb2.JobSpec)
     try:
-        return types_pb2.JobSpec(
-            payload=spec.payload,
-            queue=spec.queue,
-            type=spec.type,
-            priority=spec.priority,
-            max_retries=spec.max_retries,
-            ttl_seconds=spec.ttl,
-            delay_seconds=spec.delay,
-            run_at=None if spec.run_at is None else stamp(spec.run_at, "run_at"),
-            timeout_seconds=spec.timeout,
-            idempotency_key=spec.key,
-            labels=spec.labels or None,
-        )
-    except (TypeError, ValueError, OverflowError) as error:
-        raise _blame(spec, error) from None
+        return types_pb2.JobSpec(**said)
+    except (TypeError, ValueError, OverflowError):
+        raise _blame(said) from None
 
 
-_SPEC_FIELDS: tuple[tuple[str, str, Callable[[JobSpec], Any]], ...] = (
-    ("payload", "payload", lambda spec: spec.payload),
-    ("queue", "queue", lambda spec: spec.queue),
-    ("type", "type", lambda spec: spec.type),
-    ("priority", "priority", lambda spec: spec.priority),
-    ("max_retries", "max_retries", lambda spec: spec.max_retries),
-    ("ttl", "ttl_seconds", lambda spec: spec.ttl),
-    ("delay", "delay_seconds", lambda spec: spec.delay),
-    ("timeout", "timeout_seconds", lambda spec: spec.timeout),
-    ("idempotency_key", "idempotency_key", lambda spec: spec.key),
-    ("labels", "labels", lambda spec: spec.labels),
-)
-
-
-def _blame(spec: JobSpec, error: Exception) -> InvalidArgument:
+def _blame(said: Mapping[str, Any]) -> InvalidArgument:
     """Find the field that protobuf did not take."""
-    for name, wire_name, read in _SPEC_FIELDS:
+    for name, value in said.items():
         try:
-            types_pb2.JobSpec(**{wire_name: read(spec)})
+            types_pb2.JobSpec(**{name: value})
         except (TypeError, ValueError, OverflowError) as reason:
-            return InvalidArgument(name, str(reason))
-    return InvalidArgument("spec", str(error))
+            return InvalidArgument(name.removesuffix("_seconds"), str(reason))
+    return InvalidArgument("spec", "cannot be sent")
 
 
 def spec_from_pb(message: types_pb2.JobSpec) -> JobSpec:
     """A spec as it came over the wire; the engine checks its values."""
-    has = message.HasField
-    return JobSpec(
-        payload=message.payload,
-        queue=message.queue if has("queue") else DEFAULT_QUEUE,
-        type=message.type,
-        priority=message.priority,
-        max_retries=message.max_retries if has("max_retries") else None,
-        ttl=message.ttl_seconds if has("ttl_seconds") else None,
-        delay=message.delay_seconds if has("delay_seconds") else None,
-        run_at=seconds(message.run_at) if has("run_at") else None,
-        timeout=message.timeout_seconds if has("timeout_seconds") else None,
-        key=message.idempotency_key if has("idempotency_key") else None,
-        labels=dict(message.labels),
-    )
+    return read_spec(message)
 
 
 def result_to_pb(result: SubmitResult) -> client_pb2.SubmitResult:
@@ -108,11 +69,6 @@ def job_to_pb(job: Job) -> types_pb2.Job:
     return types_pb2.Job(
         id=job.id,
         seq=job.seq,
-        queue=job.queue,
-        type=job.type,
-        payload=job.payload,
-        priority=job.priority,
-        max_retries=job.max_retries,
         state=STATE_TO_PB[job.state],
         reason=REASON_TO_PB[job.reason],
         version=job.version,
@@ -120,12 +76,7 @@ def job_to_pb(job: Job) -> types_pb2.Job:
         retry_count=job.retry_count,
         created_at=stamp(job.created_at),
         updated_at=stamp(job.updated_at),
-        run_at=stamp(job.run_at),
         expires_at=stamp(job.expires_at),
-        ttl_seconds=job.ttl,
-        timeout_seconds=job.timeout,
-        idempotency_key=job.key,
-        labels=job.labels or None,
         worker_id=job.worker_id,
         cancel_requested=job.cancel_requested,
         started_at=stamp(job.started_at),
@@ -135,6 +86,7 @@ def job_to_pb(job: Job) -> types_pb2.Job:
         error=job.error,
         hint=job.hint,
         progress=None if job.progress is None else _progress_to_pb(job.progress),
+        **spec_fields(job.spec, types_pb2.Job),
     )
 
 
@@ -148,11 +100,7 @@ def job_from_pb(message: types_pb2.Job) -> Job:
     return Job(
         id=message.id,
         seq=message.seq,
-        queue=message.queue,
-        type=message.type,
-        payload=message.payload,
-        priority=message.priority,
-        max_retries=message.max_retries,
+        spec=read_spec(message),
         state=state_from(message.state),
         reason=reason_from(message.reason),
         version=message.version,
@@ -160,12 +108,7 @@ def job_from_pb(message: types_pb2.Job) -> Job:
         retry_count=message.retry_count,
         created_at=seconds(message.created_at),
         updated_at=seconds(message.updated_at),
-        run_at=seconds(message.run_at) if has("run_at") else None,
         expires_at=seconds(message.expires_at) if has("expires_at") else None,
-        ttl=message.ttl_seconds if has("ttl_seconds") else None,
-        timeout=message.timeout_seconds if has("timeout_seconds") else None,
-        key=message.idempotency_key if has("idempotency_key") else None,
-        labels=dict(message.labels),
         worker_id=message.worker_id if has("worker_id") else None,
         cancel_requested=message.cancel_requested,
         started_at=seconds(message.started_at) if has("started_at") else None,

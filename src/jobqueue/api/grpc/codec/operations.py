@@ -11,8 +11,6 @@ from jobqueue.api.grpc.codec.values import (
     STATE_TO_PB,
     STATUS_TO_PB,
     asked_reasons,
-    seconds,
-    stamp,
     state_from,
     status_from,
 )
@@ -37,7 +35,7 @@ from jobqueue.core.queue import (
     WaitingType,
 )
 from jobqueue.pb.jq.v1 import operator_pb2, types_pb2
-from jobqueue.wire import put_settings, read_settings
+from jobqueue.wire import put_settings, read_settings, seconds, stamp
 
 
 def queue_spec_to_pb(spec: QueueSpec) -> types_pb2.Queue:
@@ -56,9 +54,8 @@ def _queue_to_pb(name: str, paused: bool, said: Mapping[str, Any]) -> types_pb2.
 
 def queue_spec_from_pb(message: types_pb2.Queue) -> QueueSpec:
     """What is absent is left to the server's defaults."""
-    return QueueSpec(
-        message.name, paused=message.paused, **cast(SettingsSaid, read_settings(message))
-    )
+    said = cast(SettingsSaid, read_settings(message))
+    return QueueSpec(message.name, paused=message.paused, **said)
 
 
 def queue_update_to_pb(name: str, update: QueueUpdate) -> operator_pb2.UpdateQueueRequest:

@@ -1,20 +1,14 @@
-"""Times and enumerations."""
+"""Enumerations."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from jobqueue.core.errors import Internal, InvalidArgument
 from jobqueue.core.job import WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.pb.jq.v1 import types_pb2 as pb
 
-_NANOS = 1_000_000_000
-# What a Timestamp can hold: the years 1 to 9999.
-_EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0
 MAX_INT63 = 2**63 - 1
 
 STATE_TO_PB = {state: pb.JobState.Value(f"JOB_STATE_{state.name}") for state in State}
@@ -23,24 +17,6 @@ REASON_TO_PB = {reason: pb.Reason.Value(f"REASON_{reason.name}") for reason in R
 _REASONS: dict[int, Reason] = {value: reason for reason, value in REASON_TO_PB.items()}
 STATUS_TO_PB = {status: pb.WorkerStatus.Value(f"WORKER_STATUS_{status}") for status in WorkerStatus}
 _STATUSES: dict[int, WorkerStatus] = {value: status for status, value in STATUS_TO_PB.items()}
-
-
-def stamp(seconds: float | None, field: str = "time") -> Timestamp | None:
-    """Epoch seconds as a Timestamp."""
-    if seconds is None:
-        return None
-    if not _EARLIEST <= seconds <= _LATEST:  # false for NaN, too
-        raise InvalidArgument(field, "must be a time between the years 1 and 9999")
-    whole = math.floor(seconds)
-    nanos = round((seconds - whole) * _NANOS)
-    if nanos == _NANOS:
-        whole, nanos = whole + 1, 0
-    return Timestamp(seconds=whole, nanos=nanos)
-
-
-def seconds(stamped: Timestamp) -> float:
-    """A Timestamp as epoch seconds."""
-    return stamped.seconds + stamped.nanos / _NANOS
 
 
 def state_from(value: int) -> State:

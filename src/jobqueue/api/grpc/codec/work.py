@@ -12,6 +12,7 @@ from jobqueue.core.lifecycle import REPORTABLE, Move
 from jobqueue.core.progress import Progress
 from jobqueue.core.waiting import in_turns
 from jobqueue.pb.jq.v1 import worker_pb2
+from jobqueue.wire import read_spec, spec_fields
 
 _KINDS = {
     Move.START: worker_pb2.REPORT_KIND_STARTED,
@@ -32,40 +33,27 @@ def assignment_to_pb(given: Assignment) -> worker_pb2.Assignment:
         seq=given.seq,
         lease=given.lease,
         job_id=id_to_bytes(given.id),
-        queue=given.queue,
-        type=given.type,
-        payload=given.payload,
         attempt=given.attempt,
-        priority=given.priority,
         retry_count=given.retry_count,
-        max_retries=given.max_retries,
         created_at=given.created_at,
-        timeout_seconds=given.timeout,
         expires_in_seconds=given.expires_in,
-        labels=given.labels or None,
         deaths=given.deaths,
+        **spec_fields(given.spec, worker_pb2.Assignment),
     )
 
 
 def assignment_from_pb(message: worker_pb2.Assignment, worker_id: str) -> Assignment:
     """One attempt, as the worker gets it."""
-    has = message.HasField
     return Assignment(
         message.seq,
         id_from_bytes(message.job_id),
-        message.queue,
-        message.type,
-        message.payload,
+        read_spec(message),
         message.attempt,
         message.lease,
         worker_id,
-        message.priority,
         message.retry_count,
-        message.max_retries,
         message.created_at,
-        message.timeout_seconds if has("timeout_seconds") else None,
-        message.expires_in_seconds if has("expires_in_seconds") else None,
-        dict(message.labels),
+        message.expires_in_seconds if message.HasField("expires_in_seconds") else None,
         message.deaths,
     )
 

@@ -23,7 +23,7 @@ from jobqueue.api.grpc.codec.operations import (
     stats_from_pb,
     worker_from_pb,
 )
-from jobqueue.api.grpc.codec.values import REASON_TO_PB, STATE_TO_PB, stamp, state_from
+from jobqueue.api.grpc.codec.values import REASON_TO_PB, STATE_TO_PB, state_from
 from jobqueue.api.grpc.codec.work import pulse_from_pb
 from jobqueue.api.grpc.errors import from_rpc_error
 from jobqueue.api.grpc.remote.link import RemoteLink, beat_request
@@ -53,6 +53,7 @@ from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
 from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
+from jobqueue.wire import stamp
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 Request = TypeVar("Request")

@@ -32,8 +32,8 @@ local function number_of(place)
 end
 
 local CREATED = {
-  'seq', 'type', 'payload', 'priority', 'max_retries', 'created_at', 'ttl', 'timeout', 'labels',
-  'idempotency_key',
+  'seq', 'created_at', 'type', 'payload', 'priority', 'max_retries', 'ttl', 'timeout', 'labels',
+  'more', 'idempotency_key',
 }
 local DONE = {'retry_count', 'started_at', 'result'}
 local LETTER = {'type', 'payload'}
@@ -49,8 +49,8 @@ local function parts_of(fields)
   local id, version, to, queue = fields[2], fields[4], fields[8], fields[20]
   if version == '1' then
     local row = redis.call('HMGET', document(id), unpack(CREATED))
-    row[#CREATED + 1] = row[10] and key_expiry(id, queue, row[10])
-    size = size - #row[3]
+    row[#CREATED + 1] = row[#CREATED] and key_expiry(id, queue, row[#CREATED])
+    size = size - #row[4]
     return row
   elseif to == 'DONE' then
     local row = redis.call('HMGET', document(id), unpack(DONE))

@@ -9,13 +9,13 @@ local function row_of(id)
   return redis.call(
     'HMGET', document(id), 'seq', 'job_id', 'queue', 'type', 'payload', 'attempt', 'lease',
     'assigned_worker', 'priority', 'retry_count', 'max_retries', 'created_at', 'timeout',
-    'expires_at', 'labels', 'worker_deaths', 'version', 'status'
+    'expires_at', 'labels', 'more', 'worker_deaths', 'version', 'status'
   )
 end
 
 local function shown(row)
   row[14] = row[14] and exact(tonumber(row[14]) - now)
-  row[17], row[18] = nil, nil
+  row[18], row[19] = nil, nil
   return row
 end
 
@@ -310,7 +310,7 @@ local function hand_out(claims, found, timeout, seed)
 
   local function assign(row, worker, lease)
     local id, queue = row[2], row[3]
-    local attempt, version = tostring(row[6] + 1), tostring(row[17] + 1)
+    local attempt, version = tostring(row[6] + 1), tostring(row[18] + 1)
     local route, more = route_of(worker), nil
     if route then
       more = '{"partition":' .. route[1] .. ',"incarnation":' .. route[2] .. '}'
@@ -346,7 +346,7 @@ local function hand_out(claims, found, timeout, seed)
       local row = row_of(id)
       -- An expired one stays PENDING, but claimable no more, until the sweeper finds it. One that is
       -- not PENDING was ended by a server of an earlier version, which does not know this set.
-      if row[18] == 'PENDING' and (not row[14] or tonumber(row[14]) > now) then
+      if row[19] == 'PENDING' and (not row[14] or tonumber(row[14]) > now) then
         rows[#rows + 1] = assign(row, slots[slot][1], slots[slot][2])
         kept[#kept + 1] = {id, slots[slot][2]}
         slot = slot + 1

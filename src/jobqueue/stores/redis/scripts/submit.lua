@@ -2,7 +2,7 @@
 --
 -- asked: {jobs, life of a key, claims, assignment timeout, seed}
 -- A job: id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, delay, key,
--- fingerprint, the equal key that is everybody's. Answers a word for each, with the id of the original or the capacity.
+-- fingerprint, the equal key that is everybody's, more. Answers a word for each, with the id of the original or the capacity.
 --# include common.lua
 --# include lane.lua
 --# include routes.lua
@@ -77,6 +77,7 @@ local function insert(job, queue)
   local ttl = job[8] or queue.ttl
   local expires_at = ttl and now + ttl
   set(fields, 'labels', job[5])
+  set(fields, 'more', job[15])
   set(fields, 'ttl', ttl)
   set(fields, 'timeout', job[9] or queue.timeout)
   set(fields, 'expires_at', expires_at)
