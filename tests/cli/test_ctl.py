@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from jobqueue.cli import ctl_status
-from jobqueue.cli.documents import health_document
 from jobqueue.core.job import ComponentHealth, Health
+from jobqueue.documents import health_document
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tests import patience
 

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Producer
 
 from jobqueue.cli import server as program
-from jobqueue.cli.documents import job_event_document
 from jobqueue.config import Settings
 from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.identity import Identity
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.stream import Created, Failed, Finished, JobDeleted, JobEvent
+from jobqueue.documents import job_event_document
 from jobqueue.events.publisher import Message
 from jobqueue.events.topics import Topics
 from jobqueue.topology import stream

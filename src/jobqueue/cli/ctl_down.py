@@ -10,10 +10,10 @@ import typer
 
 from jobqueue.cli.ctl_up import UpFolderOption
 from jobqueue.cli.display import note, print_json
-from jobqueue.cli.documents import Document
 from jobqueue.cli.program import clean, examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.errors import Conflict, NotFound
+from jobqueue.documents import Document
 from jobqueue.topology.supervisor import ending, folders, state
 
 EXAMPLES = examples(

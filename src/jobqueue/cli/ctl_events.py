@@ -9,12 +9,12 @@ import typer
 
 from jobqueue import config
 from jobqueue.cli.display import NONE, local_time
-from jobqueue.cli.documents import Document, job_event_document, rfc3339
 from jobqueue.cli.program import clean_line, examples, json_text
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.stream import CancelRequested, JobDeleted, JobEvent, StreamItem
+from jobqueue.documents import Document, job_event_document, rfc3339
 from jobqueue.topology import stream
 
 app = typer.Typer(

@@ -26,7 +26,6 @@ from jobqueue.cli.display import (
     print_table,
     progress_line,
 )
-from jobqueue.cli.documents import Document, event_document, job_document, progress_document
 from jobqueue.cli.program import clean, clean_line, examples, json_text
 from jobqueue.cli.session import OutputOption, Session, session
 from jobqueue.core.api import Backend
@@ -35,6 +34,7 @@ from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import MAX_PAGE, Event, Job, JobQuery, Page, older
 from jobqueue.core.lifecycle import TERMINAL, State, parse_state
 from jobqueue.core.progress import Progress
+from jobqueue.documents import Document, event_document, job_document, progress_document
 
 app = typer.Typer(help="Submit jobs, look at them, act on them.", no_args_is_help=True)
 app.command("submit", epilog=ctl_submit.EXAMPLES)(ctl_submit.submit)

@@ -19,7 +19,6 @@ from jobqueue.cli.display import (
     print_table,
     staying,
 )
-from jobqueue.cli.documents import queue_document
 from jobqueue.cli.program import examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.api import Backend
@@ -35,6 +34,7 @@ from jobqueue.core.queue import (
     SettingsSaid,
 )
 from jobqueue.core.retry import PROFILES, profile
+from jobqueue.documents import queue_document
 from jobqueue.engine.admission import check_queue_spec
 
 app = typer.Typer(help="Create, change, look at, pause and delete queues.", no_args_is_help=True)

@@ -6,13 +6,13 @@ import typer
 
 from jobqueue.cli.ctl_queue import print_depths
 from jobqueue.cli.display import print_fields, print_json
-from jobqueue.cli.documents import Document, health_document, queue_document
 from jobqueue.cli.program import EXIT_CODES, examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, DeadlineExceeded, JobQueueError, Unavailable
 from jobqueue.core.job import ComponentHealth, Health, WorkerStatus
 from jobqueue.core.overview import Overview, overview
+from jobqueue.documents import Document, health_document, queue_document
 from jobqueue.redaction import redact_value
 
 EXAMPLES = examples("jq-ctl status", "jq-ctl --server 10.0.0.5:50051 status --output json")

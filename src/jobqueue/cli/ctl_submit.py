@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from jobqueue.cli.display import content, counted, note, print_json, progress
-from jobqueue.cli.documents import job_document
 from jobqueue.cli.program import EXIT_CODES, clean, examples
 from jobqueue.cli.session import OutputOption, Session, session
 from jobqueue.cli.submission import parse_labels, read_lines, read_payload
@@ -18,6 +17,7 @@ from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, DeadlineExceeded, InvalidArgument, JobFailed
 from jobqueue.core.job import Job, JobSpec, SubmitResult, SubmitStatus
 from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.documents import job_document
 
 EXAMPLES = examples(
     'jq-ctl job submit default \'{"hello": "world"}\'',

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from jobqueue.cli.display import NO_TYPE, ago, print_json, print_table
-from jobqueue.cli.documents import worker_document
 from jobqueue.cli.program import examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.job import Worker, WorkerStatus
+from jobqueue.documents import worker_document
 
 app = typer.Typer(help="Look at workers, drain, take back and stop them.", no_args_is_help=True)
 _TYPES_SHOWN = 3

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from jobqueue.cli.documents import as_json
 from jobqueue.cli.program import clean, clean_line, json_text
 from jobqueue.core.job import WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.progress import Progress
+from jobqueue.documents import as_json
 
 NONE = "-"
 NO_TYPE = "(no type)"

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jobqueue.cli.display import NONE, style_of
-from jobqueue.cli.documents import Document, rfc3339
 from jobqueue.cli.program import clean, clean_line
+from jobqueue.documents import Document, rfc3339
 from jobqueue.topology.supervisor.keeper import Row
 from jobqueue.topology.supervisor.state import State
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobqueue.cli.documents import refuse_constant
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import JobSpec
+from jobqueue.documents import refuse_constant
 
 # A server's own limit decides; this one keeps a slip (`@/dev/zero`) from eating the memory.
 MAX_INPUT_BYTES = 64 << 20

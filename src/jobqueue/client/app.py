@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from jobqueue.access.tls import Credentials, Tls, tls_of
 from jobqueue.client.handle import JobHandle, Port, decode_json
 from jobqueue.client.home import Home
 from jobqueue.client.operator import Operator
-from jobqueue.client.options import NO_OPTIONS, Seconds, seconds, submit_options
+from jobqueue.client.options import (
+    NO_OPTIONS,
+    Seconds,
+    SubmitSaid,
+    seconds,
+    submit_options,
+)
 from jobqueue.client.schedules import check_catch_up, schedule
 from jobqueue.client.sender import Sender
 from jobqueue.client.sync import Bridge, SyncQueue
@@ -166,36 +171,14 @@ class JobQueue:
         self.registry.add_schedule(schedule(Cron.parse(cron, timezone), chosen, args, name))
 
     async def submit(
-        self,
-        type: str,
-        payload: Any = None,
-        *,
-        queue: str | None = None,
-        priority: int | None = None,
-        max_retries: int | None = None,
-        timeout: Seconds | None = None,
-        ttl: Seconds | None = None,
-        delay: Seconds | None = None,
-        run_at: datetime | float | None = None,
-        key: str | None = None,
-        labels: Mapping[str, str] | None = None,
+        self, type: str, payload: Any = None, **said: Unpack[SubmitSaid]
     ) -> JobHandle[Any]:
         """Submit a job of a task that lives elsewhere. ``payload``: any JSON value, or bytes.
 
         An object is the task's arguments by name. Of a task of this app prefer ``task.submit``,
-        which checks them.
+        which checks them. The options are those of ``Task.options``.
         """
-        options = submit_options(
-            queue=queue,
-            priority=priority,
-            max_retries=max_retries,
-            timeout=timeout,
-            ttl=ttl,
-            delay=delay,
-            run_at=run_at,
-            key=key,
-            labels=labels,
-        )
+        options = submit_options(**said)
         known = self._tasks.get(type)
         defaults = TaskOptions() if known is None else known.definition.options
         spec = options.spec(_encode(payload), type, defaults)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
@@ -65,32 +65,36 @@ class SubmitOptions:
 NO_OPTIONS = SubmitOptions()
 
 
-def submit_options(
-    *,
-    queue: str | None = None,
-    priority: int | None = None,
-    max_retries: int | None = None,
-    timeout: Seconds | None = None,
-    ttl: Seconds | None = None,
-    delay: Seconds | None = None,
-    run_at: datetime | float | None = None,
-    key: str | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> SubmitOptions:
+class SubmitSaid(TypedDict, total=False):
+    """What callers may say, as they write it; None is the same as nothing."""
+
+    queue: str | None
+    priority: int | None
+    max_retries: int | None
+    timeout: Seconds | None
+    ttl: Seconds | None
+    delay: Seconds | None
+    run_at: datetime | float | None
+    key: str | None
+    labels: Mapping[str, str] | None
+
+
+def submit_options(**said: Unpack[SubmitSaid]) -> SubmitOptions:
     """Read options as callers write them."""
-    if delay is not None and run_at is not None:
+    for name in said.keys() - SubmitSaid.__annotations__.keys():
+        allowed = ", ".join(SubmitSaid.__annotations__)
+        raise TypeError(f"a job has no option {name!r}; there are: {allowed}")
+    if said.get("delay") is not None and said.get("run_at") is not None:
         raise InvalidArgument("delay", "give delay or run_at, not both")
-    return SubmitOptions(
-        queue=queue,
-        priority=priority,
-        max_retries=max_retries,
-        timeout=seconds("timeout", timeout),
-        ttl=seconds("ttl", ttl),
-        delay=seconds("delay", delay),
-        run_at=moment("run_at", run_at),
-        key=key,
-        labels=NO_LABELS if labels is None else dict(labels),
-    )
+    values: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    for name in ("timeout", "ttl", "delay"):
+        if name in values:
+            values[name] = seconds(name, values[name])
+    if "run_at" in values:
+        values["run_at"] = moment("run_at", values["run_at"])
+    if "labels" in values:
+        values["labels"] = dict(values["labels"])
+    return SubmitOptions(**values)
 
 
 def seconds(name: str, value: Seconds | None) -> float | None:

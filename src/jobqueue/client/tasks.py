@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -16,6 +15,7 @@ from typing import (
     TypeAlias,
     TypeVar,
     TypeVarTuple,
+    Unpack,
     cast,
     overload,
 )
@@ -25,6 +25,7 @@ from jobqueue.client.options import (
     NO_OPTIONS,
     Seconds,
     SubmitOptions,
+    SubmitSaid,
     backoff,
     exceptions,
     seconds,
@@ -111,32 +112,13 @@ class Task(Generic[F_co, S_co]):
                 raise InvalidArgument(f"calls[{index}]", error.message) from error
         return await self._sender.send_many(specs, self._decode)
 
-    def options(
-        self,
-        *,
-        queue: str | None = None,
-        priority: int | None = None,
-        max_retries: int | None = None,
-        timeout: Seconds | None = None,
-        ttl: Seconds | None = None,
-        delay: Seconds | None = None,
-        run_at: datetime | float | None = None,
-        key: str | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> Task[F_co, S_co]:
-        """This task with other options for what is submitted through it."""
-        said = submit_options(
-            queue=queue,
-            priority=priority,
-            max_retries=max_retries,
-            timeout=timeout,
-            ttl=ttl,
-            delay=delay,
-            run_at=run_at,
-            key=key,
-            labels=labels,
-        )
-        return Task(self.definition, self._sender, said.over(self._overrides))
+    def options(self, **said: Unpack[SubmitSaid]) -> Task[F_co, S_co]:
+        """This task with other options for what is submitted through it.
+
+        ``queue``, ``priority``, ``max_retries``, ``timeout``, ``ttl``, ``delay`` or ``run_at``,
+        ``key``, ``labels``.
+        """
+        return Task(self.definition, self._sender, submit_options(**said).over(self._overrides))
 
     def decode(self, job: Job) -> Any:
         """Read a job's result by the function's return annotation."""

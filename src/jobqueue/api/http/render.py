@@ -37,20 +37,13 @@ from jobqueue.core.job import (
     SubmitStatus,
     Worker,
     WorkerStatus,
-    shown_owner,
 )
-from jobqueue.core.lifecycle import TERMINAL, VIEWS, Reason, State, project
-from jobqueue.core.progress import Progress
+from jobqueue.core.lifecycle import VIEWS, Reason, State, project
 from jobqueue.core.queue import QueueStats
 from jobqueue.core.waiting import in_turns
-from jobqueue.logs import timestamp
+from jobqueue.documents import event_document, job_fields, queue_document, worker_document
 
 _ANY_JSON = msgspec.json.Decoder(Raw)
-
-
-def rfc3339(moment: float | None) -> str | None:
-    """A time as people and programs read it: UTC, milliseconds."""
-    return None if moment is None else timestamp(moment)
 
 
 def parse_states(names: Sequence[str], view: str) -> tuple[State, ...]:
@@ -93,43 +86,17 @@ def job_view(job: Job, view: str, longest: int | None = None) -> JobView:
         shown["result"] = None
     elif longest is None or len(job.result) <= longest:
         _show_bytes(shown, "result", job.result)
+    fields = job_fields(job)
+    progress = fields.pop("progress")
     return JobView(
-        job_id=job.id,
-        queue=job.queue,
-        type=job.type,
+        **fields,
         status=project(view, job.state, job.reason),
-        finished=job.state in TERMINAL,
-        priority=job.priority,
         payload_bytes=len(job.payload),
         result_bytes=None if job.result is None else len(job.result),
-        error=job.error,
-        reason=job.reason.value,
-        retry_count=job.retry_count,
-        max_retries=job.max_retries,
-        attempt=job.attempt,
-        version=job.version,
-        created_at=rfc3339(job.created_at),
-        run_at=rfc3339(job.run_at),
-        started_at=rfc3339(job.started_at),
-        completed_at=rfc3339(job.completed_at),
-        next_retry_at=rfc3339(job.next_retry_at),
-        expires_at=rfc3339(job.expires_at),
-        updated_at=rfc3339(job.updated_at),
         assigned_worker=job.worker_id,
-        worker_id=job.worker_id,
-        idempotency_key=job.key,
-        labels=dict(job.labels),
-        ttl=job.ttl,
-        timeout=job.timeout,
-        cancel_requested=job.cancel_requested,
-        hint=job.hint,
-        progress=None if job.progress is None else _progress_view(job.progress),
+        progress=None if progress is None else ProgressView(**progress),
         **shown,
     )
-
-
-def _progress_view(progress: Progress) -> ProgressView:
-    return ProgressView(value=progress.value, text=progress.text, at=rfc3339(progress.at))
 
 
 def page_view(page: Page, view: str, longest: int) -> JobPage:
@@ -167,16 +134,11 @@ def _item_answer(item: tuple[int, SubmitResult]) -> ItemAnswer:
 def event_view(event: Event, view: str) -> EventView:
     """Show a transition."""
     origin = event.from_state
-    return EventView(
-        version=event.version,
-        from_status=None if origin is None else project(view, origin, None),
-        to_status=project(view, event.to_state, event.reason),
-        reason=event.reason.value,
-        at=rfc3339(event.at),
-        attempt=event.attempt,
-        worker_id=event.worker_id,
-        detail=event.detail,
-    )
+    names = {
+        "from_status": None if origin is None else project(view, origin, None),
+        "to_status": project(view, event.to_state, event.reason),
+    }
+    return EventView(**{**event_document(event), **names})
 
 
 def cancel_answer(job_id: str, cancellation: Cancellation, view: str) -> CancelAnswer:
@@ -202,27 +164,13 @@ def retry_answer(retried: Retried) -> RetryAnswer:
 
 def queue_view(stats: QueueStats, view: str) -> QueueView:
     """Show a queue, its depth in the view's words."""
-    queue = stats.queue
-    settings = queue.settings()
-    if queue.priority_weights is not None:
-        settings["priority_weights"] = {str(p): w for p, w in queue.priority_weights.items()}
+    fields = queue_document(stats)
     depth = dict.fromkeys(VIEWS[view].values(), 0)
     for state, count in stats.depth.items():
         depth[VIEWS[view][state]] += count
-    return QueueView(
-        name=queue.name,
-        paused=queue.paused,
-        **settings,
-        created_at=rfc3339(queue.created_at),
-        depth=depth,
-        unfinished=stats.unfinished,
-        processed=stats.processed,
-        succeeded=stats.succeeded,
-        failed=stats.failed,
-        average_seconds=stats.average_seconds,
-        error_rate=stats.error_rate,
-        unserved=[UnservedView(type=one.type, jobs=one.jobs) for one in stats.unserved],
-    )
+    fields["depth"] = depth
+    fields["unserved"] = [UnservedView(**one) for one in fields["unserved"]]
+    return QueueView(**fields)
 
 
 def worker_status(worker: Worker, view: str) -> str:
@@ -234,25 +182,9 @@ def worker_status(worker: Worker, view: str) -> str:
 
 def worker_view(worker: Worker, view: str, held: Mapping[str, list[str]]) -> WorkerView:
     """Show a worker. ``held``: the jobs of each, where the view shows them."""
-    info = worker.info
-    return WorkerView(
-        worker_id=info.id,
-        status=worker_status(worker, view),
-        current_jobs=held.get(info.id, []) if view == "scheduler" else UNSET,
-        hostname=info.hostname,
-        pid=info.pid,
-        version=info.version,
-        queues=list(info.queues),
-        types=None if info.types is None else sorted(info.types),
-        queues_left_out=worker.queues_left_out,
-        types_left_out=worker.types_left_out,
-        concurrency=info.concurrency,
-        running=worker.running,
-        overrun=worker.overrun,
-        owner=shown_owner(info.owner),
-        registered_at=rfc3339(worker.registered_at),
-        last_heartbeat=rfc3339(worker.last_seen),
-    )
+    fields = worker_document(worker) | {"status": worker_status(worker, view)}
+    current = held.get(worker.info.id, []) if view == "scheduler" else UNSET
+    return WorkerView(**fields, current_jobs=current)
 
 
 def components_view(health: Health) -> list[ComponentView]:

@@ -1,4 +1,4 @@
-"""Domain objects as JSON documents, under the same names as the HTTP face."""
+"""Domain objects as JSON documents: what HTTP answers and ``jq-ctl`` prints, in one place."""
 
 from __future__ import annotations
 
@@ -45,41 +45,44 @@ def _put_bytes(document: Document, name: str, content: bytes | None) -> None:
         document[f"{name}_base64"] = base64.b64encode(content).decode("ascii")
 
 
-def job_document(job: Job) -> Document:
-    """A job; bytes that are not JSON come as base64."""
-    document: Document = {
+def job_fields(job: Job) -> Document:
+    """A job, without its state, which views name differently, its payload and its result."""
+    spec = job.spec
+    return {
         "job_id": job.id,
-        "queue": job.queue,
-        "type": job.type,
-        "status": job.state.name,
+        "queue": spec.queue,
+        "type": spec.type,
         "finished": job.state in TERMINAL,
-        "priority": job.priority,
-    }
-    _put_bytes(document, "payload", job.payload)
-    _put_bytes(document, "result", job.result)
-    document |= {
+        "priority": spec.priority,
         "error": job.error,
         "reason": job.reason.value,
         "retry_count": job.retry_count,
-        "max_retries": job.max_retries,
+        "max_retries": spec.max_retries,
         "attempt": job.attempt,
         "version": job.version,
         "created_at": rfc3339(job.created_at),
-        "run_at": rfc3339(job.run_at),
+        "run_at": rfc3339(spec.run_at),
         "started_at": rfc3339(job.started_at),
         "completed_at": rfc3339(job.completed_at),
         "next_retry_at": rfc3339(job.next_retry_at),
         "expires_at": rfc3339(job.expires_at),
         "updated_at": rfc3339(job.updated_at),
         "worker_id": job.worker_id,
-        "idempotency_key": job.key,
-        "labels": dict(job.labels),
-        "ttl": job.ttl,
-        "timeout": job.timeout,
+        "idempotency_key": spec.key,
+        "labels": dict(spec.labels),
+        "ttl": spec.ttl,
+        "timeout": spec.timeout,
         "cancel_requested": job.cancel_requested,
         "hint": job.hint,
         "progress": progress_document(job.progress),
     }
+
+
+def job_document(job: Job) -> Document:
+    """A job; bytes that are not JSON come as base64."""
+    document = {"status": job.state.name, **job_fields(job)}
+    _put_bytes(document, "payload", job.payload)
+    _put_bytes(document, "result", job.result)
     return document
 
 
