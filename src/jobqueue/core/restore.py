@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from jobqueue.core.accept import waiting
 from jobqueue.core.errors import Conflict
 from jobqueue.core.identity import Identity, successor
 from jobqueue.core.ids import new_lease
@@ -122,10 +123,7 @@ def standing(job: Job, now: float, rules: Rules) -> Standing:
         return Standing(False, limit, new_lease())
     if job.state is not State.PENDING:
         return Standing(False, None, None)
-    if job.run_at is not None and job.run_at > now:
-        due = job.run_at if job.expires_at is None else min(job.run_at, job.expires_at)
-        return Standing(False, due, None)
-    return Standing(True, job.expires_at, None)
+    return Standing(*waiting(job.run_at, job.expires_at, now), None)
 
 
 def holder(job: Job) -> str | None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from jobqueue.core.accept import Accepted, accept, full, repeated
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.decide import decide, overdue
-from jobqueue.core.errors import QueueFull, no_such_queue
+from jobqueue.core.errors import no_such_queue
 from jobqueue.core.identity import Identity, new_store_id
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
@@ -183,31 +184,21 @@ class MemoryStore:
         queue = self._queues.get(spec.queue)
         if queue is None:
             return SubmitResult.refused(no_such_queue(spec.queue))
-        fingerprint = b""
-        stored = spec.stored_key
-        if spec.key is not None:
-            fingerprint = spec.fingerprint()
-            for key in (stored, spec.shared_key):
-                known = self._keys.find(spec.queue, key)
-                if known is not None:
-                    if known[1] == fingerprint:
-                        return SubmitResult.duplicate(known[0])
-                    return SubmitResult.conflict(known[0], spec.key)
-        settings = queue.queue
-        if 0 < settings.capacity <= queue.depth[State.PENDING]:
-            return SubmitResult.refused(
-                QueueFull(f"queue {spec.queue!r} is full ({settings.capacity} jobs are waiting)")
-            )
-        self._insert(job, queue, now)
-        if stored is not None:
+        for key in (spec.stored_key, spec.shared_key):
+            known = self._keys.find(spec.queue, key)
+            if known is not None:
+                return repeated(spec, *known)
+        capacity = queue.queue.capacity
+        if 0 < capacity <= queue.depth[State.PENDING]:
+            return full(spec.queue, capacity)
+        self._insert(job.id, accept(spec, queue.queue, now), queue, now)
+        if spec.stored_key is not None:
             expires = now + self._rules.key_ttl
-            self._keys.put(spec.queue, stored, job.id, fingerprint, expires)
+            self._keys.put(spec.queue, spec.stored_key, job.id, spec.fingerprint(), expires)
         return SubmitResult.accepted(job.id)
 
-    def _insert(self, job: NewJob, queue: Home, now: float) -> None:
-        spec = job.spec.accepted(queue.queue, now)
-        delayed = spec.run_at is not None and spec.run_at > now
-        expires_at = None if spec.ttl is None else now + spec.ttl
+    def _insert(self, job_id: str, job: Accepted, queue: Home, now: float) -> None:
+        spec = job.spec
         record = Record(
             next(self._seq),
             State.PENDING,
@@ -221,21 +212,21 @@ class MemoryStore:
             0,
             spec.timeout,
             spec.run_at,
-            expires_at,
+            job.expires_at,
             None,
-            _earliest(spec.run_at if delayed else None, expires_at),
+            job.due,
         )
-        record.id = job.id
+        record.id = job_id
         record.spec = spec
         record.home = queue
-        record.ready = not delayed
+        record.ready = job.ready
         record.created_at = self._latest = max(self._latest, now)
         record.events = []
-        self._jobs[job.id] = self._by_seq[record.seq] = record
+        self._jobs[job_id] = self._by_seq[record.seq] = record
         queue.depth[State.PENDING] += 1
         self._write(record, None, ((State.PENDING, Reason.SUBMITTED),), now)
         if record.ready:
-            queue.ready.push(record.spec.priority, record.seq, record.spec.type)
+            queue.ready.push(spec.priority, record.seq, spec.type)
         if record.due is not None:
             self._timers.arm(record)
 
@@ -791,7 +782,3 @@ class MemoryStore:
     async def forget_worker(self, worker_id: str) -> bool:
         """See ``Store.forget_worker``."""
         return self._roster.forget(worker_id)
-
-
-def _earliest(*times: float | None) -> float | None:
-    return min((time for time in times if time is not None), default=None)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from jobqueue.core.errors import InvalidArgument, JobQueueError, QueueFull, no_such_queue
+from jobqueue.core.accept import full, repeated
+from jobqueue.core.errors import InvalidArgument, JobQueueError, no_such_queue
 from jobqueue.core.job import Assignment, JobSpec, NewJob, SubmitResult
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.stores.postgres.heads import Head, Heads, kind_of, kinds_of
@@ -271,10 +272,8 @@ class Submitting:
             original, fingerprint = owners[homes[spec.queue][0], spec.stored_key or ""]
             if original in refused:  # the first under this key, in this very batch
                 self._draft[n] = refused[original]
-            elif fingerprint == spec.fingerprint():
-                self._draft[n] = SubmitResult.duplicate(original)
             else:
-                self._draft[n] = SubmitResult.conflict(original, spec.key or "")
+                self._draft[n] = repeated(spec, original, fingerprint)
         if not admitted:
             return
         rows = await db.fetch(
@@ -347,9 +346,7 @@ class Submitting:
             left = places_left.get(spec.queue)
             if left is not None and left <= 0:
                 queue, _, capacity = homes[spec.queue]
-                self._draft[n] = SubmitResult.refused(
-                    QueueFull(f"queue {spec.queue!r} is full ({capacity} jobs are waiting)")
-                )
+                self._draft[n] = full(spec.queue, capacity)
                 stored = spec.stored_key
                 if stored is not None:
                     freed.append((queue, stored))

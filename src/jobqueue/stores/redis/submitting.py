@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jobqueue.core.errors import Internal, JobQueueError, QueueFull, no_such_queue
+from jobqueue.core.accept import full
+from jobqueue.core.errors import Internal, JobQueueError, no_such_queue
 from jobqueue.core.job import Assignment, NewJob, SubmitResult
 from jobqueue.core.store import Claim, Rules, Submission
 from jobqueue.stores.redis import documents
@@ -98,7 +99,5 @@ def _result(job: NewJob, said: Sequence[Any]) -> SubmitResult:
     if word == b"no queue":
         return SubmitResult.refused(no_such_queue(spec.queue))
     if word == b"full":
-        return SubmitResult.refused(
-            QueueFull(f"queue {spec.queue!r} is full ({int(said[1])} jobs are waiting)")
-        )
+        return full(spec.queue, int(said[1]))
     return SubmitResult.refused(Internal(f"Redis: a submit was answered {word!r}"))

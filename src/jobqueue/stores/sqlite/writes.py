@@ -7,8 +7,9 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from jobqueue.core.accept import accept, full, repeated
 from jobqueue.core.decide import Decision, Live, decide
-from jobqueue.core.errors import QueueFull, no_such_queue
+from jobqueue.core.errors import no_such_queue
 from jobqueue.core.ids import id_from_bytes, id_to_bytes, new_lease
 from jobqueue.core.job import (
     NO_LABELS,
@@ -21,7 +22,7 @@ from jobqueue.core.job import (
     Transition,
 )
 from jobqueue.core.lifecycle import TERMINAL, Move, Reason, State
-from jobqueue.core.queue import MAX_PRIORITY
+from jobqueue.core.queue import MAX_PRIORITY, QueueSettings
 from jobqueue.core.retry import RetryPolicy
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.core.weights import by_weight, merge_queues
@@ -74,13 +75,15 @@ class Tally:
 
 
 class _Admission:
-    """A queue's defaults and free places, as one batch of submits sees them."""
+    """A queue's settings and free places, as one batch of submits sees them."""
 
-    __slots__ = ("capacity", "id", "max_retries", "name", "pending", "timeout", "ttl")
+    __slots__ = ("id", "pending", "settings")
 
     def __init__(self, row: Row) -> None:
-        (self.name, self.id, self.max_retries, self.ttl, self.timeout, self.capacity,
-         self.pending) = row  # fmt: skip
+        _, self.id, max_retries, ttl, timeout, capacity, self.pending = row
+        self.settings = QueueSettings(
+            max_retries=max_retries, ttl=ttl, timeout=timeout, capacity=capacity
+        )
 
 
 def submit(
@@ -102,51 +105,35 @@ def submit(
             results.append(SubmitResult.refused(no_such_queue(spec.queue)))
             continue
         raw_id = id_to_bytes(job.id)
-        fingerprint, stored = b"", None
-        if spec.key is not None:
-            fingerprint = spec.fingerprint()
-            stored, shared = spec.stored_key, spec.shared_key
+        stored, shared = spec.stored_key, spec.shared_key
+        if stored is not None:
             found = connection.execute(SQL["find_key"], (queue.id, stored, now)).fetchone()
             if found is None and shared is not None:
                 found = connection.execute(SQL["find_key"], (queue.id, shared, now)).fetchone()
             if found is not None:
-                original = id_from_bytes(found[0])
-                results.append(
-                    SubmitResult.duplicate(original)
-                    if found[1] == fingerprint
-                    else SubmitResult.conflict(original, spec.key)
-                )
+                results.append(repeated(spec, id_from_bytes(found[0]), found[1]))
                 continue
-        if 0 < queue.capacity <= queue.pending:
-            results.append(
-                SubmitResult.refused(
-                    QueueFull(f"queue {spec.queue!r} is full ({queue.capacity} jobs are waiting)")
-                )
-            )
+        capacity = queue.settings.capacity
+        if 0 < capacity <= queue.pending:
+            results.append(full(spec.queue, capacity))
             continue
         queue.pending += 1
         seq += 1
-        ttl = queue.ttl if spec.ttl is None else spec.ttl
-        timeout = queue.timeout if spec.timeout is None else spec.timeout
-        max_retries = queue.max_retries if spec.max_retries is None else spec.max_retries
-        expires_at = None if ttl is None else now + ttl
-        run_at = spec.run_at if spec.delay is None else now + spec.delay
-        due, ready = expires_at, 1
-        if run_at is not None and run_at > now:
-            ready = 0
-            due = run_at if expires_at is None else min(run_at, expires_at)
+        new = accept(spec, queue.settings, now)
+        spec = new.spec
         records.append(
             (seq, raw_id, queue.id, spec.type, spec.payload, write_labels(spec), write_more(spec),
-             spec.priority, max_retries, ttl, timeout, stored, now)
+             spec.priority, spec.max_retries, spec.ttl, spec.timeout, stored, now)
         )  # fmt: skip
         live.append(
-            (seq, queue.id, spec.type, MAX_PRIORITY - spec.priority, ready, 1, 1, 0, 0, max_retries,
-             timeout, run_at, expires_at, due, now, _SUBMITTED)
+            (seq, queue.id, spec.type, MAX_PRIORITY - spec.priority, int(new.ready), 1, 1, 0, 0,
+             spec.max_retries, spec.timeout, spec.run_at, new.expires_at, new.due, now, _SUBMITTED)
         )  # fmt: skip
-        events.append((seq, 1, None, 1, _SUBMITTED, now, 0, None, None, None, run_at))
-        if spec.key is not None:
+        events.append((seq, 1, None, 1, _SUBMITTED, now, 0, None, None, None, spec.run_at))
+        if stored is not None:
             expiry = now + rules.key_ttl
-            connection.execute(SQL["put_key"], (queue.id, stored, seq, raw_id, fingerprint, expiry))
+            row = (queue.id, stored, seq, raw_id, spec.fingerprint(), expiry)
+            connection.execute(SQL["put_key"], row)
         results.append(SubmitResult.accepted(job.id))
     if records:
         write_rows(connection, "insert_records", records)
