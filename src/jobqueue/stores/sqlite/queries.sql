@@ -191,8 +191,11 @@ SELECT r.id, r.seq, q.name, r.type, r.payload, r.priority, r.max_retries,
        CASE WHEN l.state = 3 THEN (
             SELECT json_array(value, text, at) FROM progress WHERE lease = l.lease) END
 
--- name: has_ended
-SELECT l.seq IS NULL FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq WHERE r.id = ?
+-- name: seq_of
+SELECT seq FROM rec WHERE id = ?
+
+-- name: live_versions
+SELECT seq, version FROM live WHERE seq IN (SELECT value FROM json_each(?))
 
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker, e.detail,
