@@ -10,7 +10,6 @@ import pytest
 from jobqueue.core.job import ComponentHealth, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Rules
-from jobqueue.engine.watching import Watchers
 from tests import patience
 from tests.engine.pair import OpenPair, until_true
 from tests.engine.rig import Rig, until
@@ -278,21 +277,6 @@ async def test_a_wait_at_another_server_ends_when_the_job_does(open_pair: OpenPa
         assert (await waiting).state is State.DONE
         delays.append(time.monotonic() - ended)
     assert sorted(delays)[2] < 0.3 * patience.slowness(), delays
-
-
-async def test_news_from_elsewhere_wakes_waiters_at_once_and_then_with_a_pause():
-    watchers = Watchers()
-    event = watchers.enter("a")
-    woken = 0
-    for _ in range(100):
-        watchers.changed_elsewhere()
-        if event.is_set():
-            woken += 1
-            event.clear()
-    assert woken == 1
-    await patience.wait_for(event.wait(), 2)  # what came during the pause is not forgotten
-    watchers.leave("a", event)
-    watchers.close()
 
 
 # -- health ----------------------------------------------------------------------------------

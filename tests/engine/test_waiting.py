@@ -121,7 +121,9 @@ async def test_a_cancel_is_obeyed_at_every_step_of_waking_up(rig: Rig, call: str
     await seen.wait()
     for _ in range(10):  # until it waits
         await asyncio.sleep(0)
-    rig.engine._watchers.wake_all()
+    for watchers in rig.engine._watchers._by_job.values():
+        for watcher in watchers:
+            watcher.wake()
     for _ in range(steps):
         await asyncio.sleep(0)
     waiting.cancel()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import grpc.aio
@@ -165,9 +165,9 @@ class CountingStore(MemoryStore):
     def on_change(self, heard: Callable[[Change], None]) -> None:
         self.heard = heard
 
-    async def has_ended(self, job_id: str) -> bool | None:
+    async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
         self.looks += 1
-        return await super().has_ended(job_id)
+        return await super().moved_on(seen)
 
     async def get(self, job_id: str) -> Job | None:
         self.reads += 1

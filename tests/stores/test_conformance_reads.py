@@ -9,7 +9,7 @@ import pytest
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import MAX_HISTORY, MAX_VERSION, SubmitStatus, Transition
 from jobqueue.core.lifecycle import TERMINAL, State
-from jobqueue.core.store import Claim, JobFilter, Rules
+from jobqueue.core.store import ANY_VERSION, Claim, JobFilter, Rules
 from tests.stores.driver import Driver, spec
 
 P, A, R, D, F, X = State
@@ -19,20 +19,60 @@ async def test_an_unknown_job_is_none_and_has_no_history(driver: Driver):
     (unknown,) = new_job_ids(1)
     assert await driver.store.get(unknown) is None
     assert await driver.store.history(unknown) == []
-    assert await driver.store.has_ended(unknown) is None
+    assert await driver.store.seq_of(unknown) is None
     assert await driver.store.delete_job(unknown) is None
 
 
+async def test_a_job_is_found_by_its_id(driver: Driver):
+    job = await driver.brought_to(R)
+    assert await driver.store.seq_of(job.id) == job.seq
+
+
+# -- moved on --------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("state", State)
-async def test_a_job_has_ended_when_its_state_is_terminal(driver: Driver, state: State):
+async def test_a_job_is_over_when_its_state_is_terminal(driver: Driver, state: State):
     job = await driver.brought_to(state)
-    assert await driver.store.has_ended(job.id) is (state in TERMINAL)
+    over = [job.seq] if state in TERMINAL else []
+    assert await driver.store.moved_on({job.seq: ANY_VERSION}) == over
 
 
-async def test_a_job_that_is_retried_has_not_ended(driver: Driver):
+@pytest.mark.parametrize("state", State)
+async def test_a_job_has_moved_on_when_its_version_is_another(driver: Driver, state: State):
+    """The version of its latest event: who follows its history has seen that one."""
+    job = await driver.brought_to(state)
+    latest = (await driver.store.history(job.id))[-1].version
+    over = [job.seq] if state in TERMINAL else []
+    assert await driver.store.moved_on({job.seq: latest}) == over
+    assert await driver.store.moved_on({job.seq: latest + 1}) == [job.seq]
+
+
+async def test_a_job_that_is_retried_is_not_over(driver: Driver):
     job = await driver.brought_to(X)
     await driver.do(Transition.retried_by_hand(job.seq))
-    assert await driver.store.has_ended(job.id) is False
+    assert await driver.store.moved_on({job.seq: ANY_VERSION}) == []
+    assert await driver.store.moved_on({job.seq: job.version}) == [job.seq]
+
+
+async def test_a_job_that_is_gone_is_over(driver: Driver):
+    job = await driver.brought_to(D)
+    assert await driver.delete(job.id) is D
+    (pending,) = await driver.results(spec())  # does not take its number
+    assert await driver.store.moved_on({job.seq: ANY_VERSION}) == [job.seq]
+    assert await driver.store.seq_of(pending.job_id) != job.seq
+
+
+async def test_those_of_many_that_moved_on_are_told_at_once(driver: Driver):
+    await driver.results(*(spec() for _ in range(200)))
+    seqs = [job.seq for job in await driver.store.list_jobs(JobFilter(limit=200))]
+    await driver.apply(*(Transition.cancelled(seq) for seq in seqs[::10]))
+    claimed = {one.seq for one in await driver.claim(50)}
+    seen = {seq: 1 if n % 2 else ANY_VERSION for n, seq in enumerate(seqs)}
+    moved = await driver.store.moved_on(seen)
+    watched = {seq for seq, version in seen.items() if version}
+    assert sorted(moved) == sorted({*seqs[::10], *(claimed & watched)})
+    assert await driver.store.moved_on({}) == []
 
 
 # -- list ----------------------------------------------------------------------------------

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 ALL_QUEUES = "*"
 """In a claim: every queue there is."""
 
+ANY_VERSION = 0
+"""Where a version is asked for: whichever a job has. Theirs begin at 1."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
@@ -289,8 +292,16 @@ class Store(Protocol):
         """Read one job."""
         ...
 
-    async def has_ended(self, job_id: str) -> bool | None:
-        """Whether a job is in a terminal state; None if there is no such job. Reads little."""
+    async def seq_of(self, job_id: str) -> int | None:
+        """A job's number; None if there is no such job. Reads little."""
+        ...
+
+    async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
+        """Of these jobs, by number, those that are over or at another version than was seen.
+
+        A job is over when it has ended or is gone; nothing else counts for ``ANY_VERSION``.
+        Reads little, and all at once: the caller asks for a bounded number of jobs.
+        """
         ...
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:

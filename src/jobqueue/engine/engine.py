@@ -49,7 +49,6 @@ from jobqueue.core.stream import StreamRunner
 from jobqueue.core.waiting import (
     give_answer_room_back,
     in_turns,
-    is_set_within,
     take_answer_room,
 )
 from jobqueue.engine import admission
@@ -72,8 +71,6 @@ from jobqueue.engine.watching import Watchers
 from jobqueue.engine.worker_names import WorkerNames
 
 _log = logging.getLogger("jobqueue.engine")
-_WATCH_SAFETY_NET = 1.0  # how long a waiter trusts that it will be told
-_LARGE = 16 * 1024  # bytes of a payload that is not read to see whether its job has ended
 _LANES = 2  # batches in flight, where the store's writes run beside each other
 _CANCEL_TRIES = 10  # a job can change state between our look and our write, but not for ever
 
@@ -101,7 +98,7 @@ class Engine(OperatorCalls):
         self._leader_check = leader_check(store)
         self._stream_check = None if stream is None else stream_check(stream)
         self._queue_ttls = QueueTtls(store)
-        self._watchers = Watchers()
+        self._watchers = Watchers(store)
         self._worker_names = WorkerNames(store)
         self._started = False
         self._losing: set[asyncio.Task[object]] = set()
@@ -158,6 +155,7 @@ class Engine(OperatorCalls):
             return
         await self.prepare()
         self._store.on_change(self._changed_elsewhere)
+        self._watchers.start()
         if self._settings.dispatch is not Dispatch.ELSEWHERE:
             self._scheduler.start()
             self._sweeper.start()
@@ -203,7 +201,7 @@ class Engine(OperatorCalls):
         await self._scheduler.stop()
         while self._losing or self._writing:
             await asyncio.wait([*self._losing, *self._writing])
-        self._watchers.close()
+        await self._watchers.stop()
         await self._store.close()
 
     async def sweep(self) -> int:
@@ -362,37 +360,31 @@ class Engine(OperatorCalls):
     async def _get(self, job_id: str) -> Job:
         job = await self._store.get(parse_job_id(job_id))
         if job is None:
-            raise NotFound(f"job_id: there is no job {job_id}")
+            raise _no_job(job_id)
         return job
 
     async def wait(self, job_id: str, timeout: float | None) -> Job:
         """See ``ClientApi.wait``."""
         job_id = parse_job_id(job_id)
         deadline = None if timeout is None else time.monotonic() + timeout
-        changed = self._watchers.enter(job_id)
-        is_large = False
+        watcher = self._watchers.enter(job_id)
         try:
             while True:
-                changed.clear()
-                over = deadline is not None and deadline <= time.monotonic()
-                # A large job is read once more, at the end. Others are read in place of asking.
-                if not is_large or over or await self._store.has_ended(job_id) is not False:
-                    await take_answer_room()
-                    job = await self._get(job_id)
-                    if job.state in TERMINAL:
-                        return job
-                    if deadline is not None and deadline <= time.monotonic():
-                        job.hint = await self._unserved.hint(job, self._clock.now())
-                        return job
-                    is_large = len(job.payload) > _LARGE
-                    del job  # with its payload, while nothing happens
-                    give_answer_room_back()
-                patience = _WATCH_SAFETY_NET
-                if deadline is not None:
-                    patience = max(0.0, min(patience, deadline - time.monotonic()))
-                await is_set_within(changed, patience)
+                watcher.begin()
+                await take_answer_room()
+                job = await self._get(job_id)
+                if job.state in TERMINAL:
+                    return job
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    job.hint = await self._unserved.hint(job, self._clock.now())
+                    return job
+                seq, version = job.seq, job.version
+                del job  # with its payload, while nothing happens
+                give_answer_room_back()
+                await watcher.wait(seq, version, left)
         finally:
-            self._watchers.leave(job_id, changed)
+            self._watchers.leave(watcher)
 
     async def cancel(self, job_id: str) -> Cancellation:
         """See ``ClientApi.cancel``."""
@@ -404,7 +396,7 @@ class Engine(OperatorCalls):
             if outcome.applied:
                 return Cancellation(State.DEAD_LETTERED, requested=False)
             if outcome.state is None:
-                raise NotFound(f"job_id: there is no job {job_id}")
+                raise _no_job(job_id)
             if outcome.state in TERMINAL:
                 return Cancellation(outcome.state, requested=False, already_terminal=True)
             held = await self._store.request_cancel(job.seq)
@@ -443,21 +435,22 @@ class Engine(OperatorCalls):
         check_before_version(before_version)
         events = await self._store.history(job_id, before_version)
         if not events and (before_version is None or await self._store.get(job_id) is None):
-            raise NotFound(f"job_id: there is no job {job_id}")
+            raise _no_job(job_id)
         return events
 
     async def watch(self, job_id: str) -> AsyncIterator[Event]:
         """See ``ClientApi.watch``."""
         job_id = parse_job_id(job_id)
-        changed = self._watchers.enter(job_id)
+        watcher = self._watchers.enter(job_id, every_move=True)
+        seq: int | None = None
         version = 0
         try:
             while True:
-                changed.clear()
+                watcher.begin()
                 end = version + MAX_HISTORY + 1  # a long history is read piece by piece
                 events = await self._store.history(job_id, end)
                 if not events:
-                    raise NotFound(f"job_id: there is no job {job_id}")
+                    raise _no_job(job_id)
                 ended = events[-1].to_state in TERMINAL
                 news = deque(event for event in events if event.version > version)
                 del events  # who follows a job keeps what is still to be told, no more
@@ -468,9 +461,13 @@ class Engine(OperatorCalls):
                     continue
                 if ended:
                     return
-                await is_set_within(changed, _WATCH_SAFETY_NET)
+                if seq is None:
+                    seq = await self._store.seq_of(job_id)
+                    if seq is None:
+                        raise _no_job(job_id)
+                await watcher.wait(seq, version)
         finally:
-            self._watchers.leave(job_id, changed)
+            self._watchers.leave(watcher)
 
     # -- dispatch --------------------------------------------------------------------------
 
@@ -641,4 +638,8 @@ class Engine(OperatorCalls):
             self._scheduler.wake()
         self._wake_stream()
         if self._watchers:
-            self._watchers.changed(outcome.job_id for outcome in outcomes)
+            self._watchers.written(outcomes)
+
+
+def _no_job(job_id: str) -> NotFound:
+    return NotFound(f"job_id: there is no job {job_id}")

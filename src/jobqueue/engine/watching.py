@@ -3,65 +3,202 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Iterable
+from itertools import islice
 
-_PAUSE = 0.05  # other processes may end thousands of jobs a second; each look is a read
+from jobqueue.core.errors import JobQueueError, Unavailable
+from jobqueue.core.job import Outcome
+from jobqueue.core.lifecycle import TERMINAL
+from jobqueue.core.store import ANY_VERSION, Store
+from jobqueue.core.waiting import is_set_within
+
+_log = logging.getLogger("jobqueue.engine.watching")
+_SAFETY_NET = 1.0  # how long a watcher trusts that it will be told
+_PAUSE = 0.05  # between two looks: other processes may end thousands of jobs a second
+_SHARE = 4  # after a look it rests so many times as long as the look took
+_AT_ONCE = 1_000  # jobs in one question to the store
+_STOPPED = "shutting down"
+
+
+class Watcher:
+    """One caller that waits for one job.
+
+    Calls ``begin``, reads the job, and calls ``wait``, which ends at what happens after ``begin``.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_failure",
+        "_news",
+        "_watchers",
+        "every_move",
+        "job_id",
+        "seq",
+        "version",
+    )
+
+    def __init__(self, watchers: Watchers, job_id: str, every_move: bool) -> None:
+        self.job_id = job_id
+        self.every_move = every_move  # else only the end of the job counts
+        self.seq = 0  # of the job that it waits for now; 0: it does not wait
+        self.version = ANY_VERSION
+        self._watchers = watchers
+        self._news = 0
+        self._changed = asyncio.Event()
+        self._failure = ""
+
+    def begin(self) -> None:
+        """The job is about to be read."""
+        self._changed.clear()
+        self._news = self._watchers.news
+
+    async def wait(self, seq: int, version: int, seconds: float | None = None) -> None:
+        """Wait until the job has moved on since it was read, for ``seconds`` at most.
+
+        Raises Unavailable when the store cannot be asked about it.
+        """
+        self._watchers.expect(self._news)
+        self.seq, self.version = seq, version if self.every_move else ANY_VERSION
+        try:
+            if seconds is None:
+                await self._changed.wait()
+            else:
+                await is_set_within(self._changed, seconds)
+        finally:
+            self.seq = 0
+        if self._failure:
+            raise Unavailable(self._failure)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits and nothing has been told to it yet."""
+        return self.seq != 0 and not self._changed.is_set()
+
+    def wake(self) -> None:
+        """The job has moved on."""
+        self._changed.set()
+
+    def fail(self, why: str) -> None:
+        """Nobody knows whether the job moves on."""
+        if self.is_waiting:
+            self._failure = why
+            self._changed.set()
 
 
 class Watchers:
-    """Wakes whoever waits for a job, by its id."""
+    """Wakes those who wait for jobs.
 
-    def __init__(self) -> None:
-        self._waiting: dict[str, set[asyncio.Event]] = {}
-        self._pause: asyncio.TimerHandle | None = None
-        self._heard = False  # during the pause
+    What this engine writes is told at once. What other processes write is found by one task, which
+    asks the store for all of the jobs together: when another process said that it changed
+    something, and after a second without a word. While nobody waits it asks nothing.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._by_job: dict[str, set[Watcher]] = {}
+        self._awaited = asyncio.Event()  # somebody waits, or did so at the last look
+        self._heard = asyncio.Event()  # another process may have changed something
+        self.news = 0  # how often that was heard
+        self._stopped = False
+        self._task: asyncio.Task[None] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._by_job)
 
-    def enter(self, job_id: str) -> asyncio.Event:
-        """Begin to wait; look at the job after this, so that nothing is missed."""
-        event = asyncio.Event()
-        self._waiting.setdefault(job_id, set()).add(event)
-        return event
+    def start(self) -> None:
+        """Begin to look."""
+        self._stopped = False
+        self._task = asyncio.create_task(self._run(), name="jobqueue-watching")
 
-    def leave(self, job_id: str, event: asyncio.Event) -> None:
-        """Stop waiting."""
-        waiting = self._waiting.get(job_id)
-        if waiting is not None:
-            waiting.discard(event)
-            if not waiting:
-                del self._waiting[job_id]
+    async def stop(self) -> None:
+        """End. Whoever still waits is told so."""
+        self._stopped = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        _fail(self._by_job.values(), _STOPPED)
 
-    def changed(self, job_ids: Iterable[str]) -> None:
-        """These jobs changed."""
-        for job_id in job_ids:
-            for event in self._waiting.get(job_id, ()):
-                event.set()
+    def enter(self, job_id: str, *, every_move: bool = False) -> Watcher:
+        """Hear of the end of a job, or of its every move."""
+        watcher = Watcher(self, job_id, every_move)
+        self._by_job.setdefault(job_id, set()).add(watcher)
+        return watcher
+
+    def leave(self, watcher: Watcher) -> None:
+        """Hear no more."""
+        watchers = self._by_job[watcher.job_id]
+        watchers.discard(watcher)
+        if not watchers:
+            del self._by_job[watcher.job_id]
+
+    def expect(self, news: int) -> None:
+        """Somebody begins to wait, who had heard of the first ``news`` when it read its job."""
+        if self._stopped:
+            raise Unavailable(_STOPPED)
+        self._awaited.set()
+        if news != self.news:
+            self._heard.set()
+
+    def written(self, outcomes: Iterable[Outcome]) -> None:
+        """This engine moved these jobs."""
+        for outcome in outcomes:
+            watchers = self._by_job.get(outcome.job_id)
+            if watchers is not None:
+                is_over = outcome.state is None or outcome.state in TERMINAL
+                for watcher in watchers:
+                    if is_over or watcher.every_move:
+                        watcher.wake()
 
     def changed_elsewhere(self) -> None:
-        """Any job may have changed, by another process. Wakes at once, then after a pause."""
-        if self._pause is not None:
-            self._heard = True
-        elif self._waiting:
-            self._pause = asyncio.get_running_loop().call_later(_PAUSE, self._resume)
-            self.wake_all()
+        """Any job may have changed, by another process."""
+        self.news += 1
+        if self._awaited.is_set():
+            self._heard.set()
 
-    def _resume(self) -> None:
-        self._pause = None
-        if self._heard:
-            self._heard = False
-            self.changed_elsewhere()
+    async def _run(self) -> None:
+        while True:
+            await self._awaited.wait()
+            await is_set_within(self._heard, _SAFETY_NET)
+            self._heard.clear()
+            began = time.monotonic()
+            await self._look()
+            took = time.monotonic() - began
+            await asyncio.sleep(min(_SAFETY_NET, max(_PAUSE, _SHARE * took)))
 
-    def close(self) -> None:
-        """No more news: have everybody look for the last time."""
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
-        self.wake_all()
+    async def _look(self) -> None:
+        """Wake those whose jobs have moved on."""
+        waiting: dict[int, list[Watcher]] = {}
+        for watchers in self._by_job.values():
+            for watcher in watchers:
+                if watcher.is_waiting:
+                    waiting.setdefault(watcher.seq, []).append(watcher)
+        if not waiting:
+            self._awaited.clear()
+        jobs = iter(waiting.items())
+        while part := dict(islice(jobs, _AT_ONCE)):
+            try:
+                moved = await self._store.moved_on({seq: _seen(by) for seq, by in part.items()})
+            except JobQueueError as error:
+                _fail(part.values(), error.message)
+            except Exception as error:
+                _log.exception("looking at the jobs that are waited for failed")
+                _fail(part.values(), f"looking at the job failed: {error}")
+            else:
+                for seq in moved:
+                    for watcher in part[seq]:
+                        watcher.wake()
 
-    def wake_all(self) -> None:
-        """Have everybody look."""
-        for waiting in self._waiting.values():
-            for event in waiting:
-                event.set()
+
+def _fail(by_job: Iterable[Iterable[Watcher]], why: str) -> None:
+    for watchers in by_job:
+        for watcher in watchers:
+            watcher.fail(why)
+
+
+def _seen(watchers: list[Watcher]) -> int:
+    """The version of a job below which all of its watchers have seen every move."""
+    versions = [watcher.version for watcher in watchers if watcher.every_move]
+    return min(versions, default=ANY_VERSION)

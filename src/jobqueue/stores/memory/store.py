@@ -40,6 +40,7 @@ from jobqueue.core.restore import Restored, Told, led, not_empty, standing, unus
 from jobqueue.core.store import (
     ALL_QUEUES,
     ANY_QUEUE,
+    ANY_VERSION,
     Application,
     Change,
     Claim,
@@ -420,10 +421,23 @@ class MemoryStore:
         record = self._jobs.get(job_id)
         return None if record is None else job_of(record, self._progress)
 
-    async def has_ended(self, job_id: str) -> bool | None:
-        """See ``Store.has_ended``."""
+    async def seq_of(self, job_id: str) -> int | None:
+        """See ``Store.seq_of``."""
         record = self._jobs.get(job_id)
-        return None if record is None else record.state in TERMINAL
+        return None if record is None else record.seq
+
+    async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
+        """See ``Store.moved_on``."""
+        moved: list[int] = []
+        for seq, version in seen.items():
+            record = self._by_seq.get(seq)
+            if (
+                record is None
+                or record.state in TERMINAL
+                or version not in (ANY_VERSION, record.version)
+            ):
+                moved.append(seq)
+        return moved
 
     def jobs(self) -> list[Job]:
         """Every job in the order of their submits, for inline mode: it needs no loop."""

@@ -675,10 +675,13 @@ FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
         ORDER BY queue DESC, seq DESC LIMIT $3) AS d
       WHERE q.name = coalesce($1::text, q.name) ORDER BY d.seq DESC LIMIT $3) AS e
 
--- name: has_ended
-SELECT coalesce(l.state, e.state) IN (4, 6) FROM job_record AS r
-LEFT JOIN job_live AS l ON l.seq = r.seq LEFT JOIN job_ended AS e ON e.seq = r.seq
-WHERE r.seq = $1
+-- name: moved_on
+-- Of the jobs $1, seen at the versions $2 (0: any), those that are not live, or not at that version.
+-- Only they are sent: most of the jobs that are waited for are still live.
+SELECT t.seq FROM unnest($1::text::bigint[], $2::text::int[]) AS t(seq, version)
+LEFT JOIN LATERAL (
+    SELECT version FROM job_live WHERE seq = ANY (ARRAY[t.seq]) OFFSET 0) AS l ON true
+WHERE l.version IS NULL OR t.version NOT IN (0, l.version)
 
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name, e.detail,

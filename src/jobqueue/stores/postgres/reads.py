@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, Worker
@@ -9,7 +10,7 @@ from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.queue import QueueStats, WaitingType
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.postgres.holding import Holding
-from jobqueue.stores.postgres.statements import REASON_NUMBERS, REASONS, SQL
+from jobqueue.stores.postgres.statements import REASON_NUMBERS, REASONS, SQL, array
 from jobqueue.stores.queue_rows import stats_row
 from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked
 
@@ -39,13 +40,10 @@ async def get(db: Any, job_id: str) -> Job | None:
     return None if row is None else ROWS.job(row)
 
 
-async def has_ended(db: Any, job_id: str) -> bool | None:
-    """Whether a job is live no more."""
-    seq = await find(db, job_id)
-    if seq is None:
-        return None
-    ended: bool | None = await db.fetchval(SQL["has_ended"], seq)
-    return ended
+async def moved_on(db: Any, seen: Mapping[int, int]) -> list[int]:
+    """Jobs that are live no more, or not at the version that was seen."""
+    rows = await db.fetch(SQL["moved_on"], array(seen), array(seen.values()))
+    return [row[0] for row in rows]
 
 
 async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:

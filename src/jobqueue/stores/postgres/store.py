@@ -273,11 +273,13 @@ class PostgresStore:
         """See ``Store.get``."""
         return await self._database.reading.read("get", lambda db: reads.get(db, job_id))
 
-    async def has_ended(self, job_id: str) -> bool | None:
-        """See ``Store.has_ended``."""
-        return await self._database.reading.read(
-            "has_ended", lambda db: reads.has_ended(db, job_id)
-        )
+    async def seq_of(self, job_id: str) -> int | None:
+        """See ``Store.seq_of``."""
+        return await self._database.reading.read("seq_of", lambda db: reads.find(db, job_id))
+
+    async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
+        """See ``Store.moved_on``."""
+        return await self._database.reading.read("moved_on", lambda db: reads.moved_on(db, seen))
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
 from jobqueue.core.clock import milliseconds
 from jobqueue.core.job import MAX_HISTORY, Event, Job, TimeQuery
-from jobqueue.core.lifecycle import TERMINAL, Reason, State
+from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.documents import fields, moment, place_of
@@ -29,10 +30,15 @@ class Reads:
         found = await self._runner.command("get", "HGETALL", self._document(job_id))
         return documents.job(fields(found)) if found else None
 
-    async def has_ended(self, job_id: str) -> bool | None:
-        """See ``Store.has_ended``."""
-        state = await self._runner.command("has_ended", "HGET", self._document(job_id), "status")
-        return None if state is None else documents.STATES[state] in TERMINAL
+    async def seq_of(self, job_id: str) -> int | None:
+        """See ``Store.seq_of``."""
+        seq = await self._runner.command("seq_of", "HGET", self._document(job_id), "seq")
+        return None if seq is None else int(seq)
+
+    async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
+        """See ``Store.moved_on``."""
+        moved: list[int] = await self._runner.read("moved_on", (list(seen), list(seen.values())))
+        return moved
 
     def _document(self, job_id: str) -> str:
         return f"{self._runner.prefix}job:{job_id}"

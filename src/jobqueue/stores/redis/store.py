@@ -282,9 +282,13 @@ class RedisStore:
         """See ``Store.get``."""
         return await self._reads.get(job_id)
 
-    async def has_ended(self, job_id: str) -> bool | None:
-        """See ``Store.has_ended``."""
-        return await self._reads.has_ended(job_id)
+    async def seq_of(self, job_id: str) -> int | None:
+        """See ``Store.seq_of``."""
+        return await self._reads.seq_of(job_id)
+
+    async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
+        """See ``Store.moved_on``."""
+        return await self._reads.moved_on(seen)
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See ``Store.list_jobs``."""

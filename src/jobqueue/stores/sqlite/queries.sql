@@ -190,8 +190,11 @@ SELECT r.id, r.seq, coalesce(l.state, r.state), coalesce(l.version, r.version),
        q.name, r.type, r.payload, r.priority, r.max_retries, r.ttl, r.timeout,
        CASE WHEN l.seq IS NULL THEN r.run_at ELSE l.run_at END, r.key, r.labels, r.more
 
--- name: has_ended
-SELECT l.seq IS NULL FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq WHERE r.id = ?
+-- name: seq_of
+SELECT seq FROM rec WHERE id = ?
+
+-- name: live_versions
+SELECT seq, version FROM live WHERE seq IN (SELECT value FROM json_each(?))
 
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker, e.detail,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Mapping
 
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
 from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, Worker
 from jobqueue.core.lifecycle import TERMINAL, Reason
 from jobqueue.core.queue import QueueStats, WaitingType
-from jobqueue.core.store import DeadLetters, JobFilter
+from jobqueue.core.store import ANY_VERSION, DeadLetters, JobFilter
 from jobqueue.stores.queue_rows import stats_row
 from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked
 from jobqueue.stores.sqlite.statements import SQL
@@ -32,10 +33,20 @@ def get(connection: sqlite3.Connection, job_id: str) -> Job | None:
     return None if row is None else ROWS.job(row)
 
 
-def has_ended(connection: sqlite3.Connection, job_id: str) -> bool | None:
-    """Whether a job is live no more. Indexes answer: behind its payload, a row is slow to read."""
-    row = connection.execute(SQL["has_ended"], (id_to_bytes(job_id),)).fetchone()
-    return None if row is None else bool(row[0])
+def seq_of(connection: sqlite3.Connection, job_id: str) -> int | None:
+    """A job's number. An index answers: behind its payload, a row is slow to read."""
+    row = connection.execute(SQL["seq_of"], (id_to_bytes(job_id),)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def moved_on(connection: sqlite3.Connection, seen: Mapping[int, int]) -> list[int]:
+    """Jobs that are live no more, or not at the version that was seen."""
+    live = dict(connection.execute(SQL["live_versions"], (json.dumps(list(seen)),)))
+    return [
+        seq
+        for seq, version in seen.items()
+        if seq not in live or version not in (ANY_VERSION, live[seq])
+    ]
 
 
 def list_jobs(connection: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
