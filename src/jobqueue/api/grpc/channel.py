@@ -28,6 +28,7 @@ BATCH_BYTES = 1 * MIB
 BATCH_ITEMS = 1000
 # The largest answer a client takes: one job with payload and result. Pages are smaller.
 CLIENT_RECEIVE_BYTES = 64 * MIB
+_UNTAKEN_CALLS = 8_000  # that wait until the server's loop takes them
 
 # Sent at the beginning of a stream that was let in, before any message.
 STREAM_OPEN = ("jq-stream", "open")
@@ -63,6 +64,10 @@ def server_options(max_message_bytes: int) -> _Options:
         # A message that nobody reads yet waits at its sender, but for 64 KiB: gRPC would let in
         # more on every stream of a fast connection. One that is being read comes by the MiB.
         ("grpc.http2.bdp_probe", 0),
+        # Each with those 64 KiB at most. gRPC would cancel some from 1,000 on, at random, and all
+        # from 3,000 on: so many waits for results may come at once.
+        ("grpc.server.max_pending_requests", _UNTAKEN_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", _UNTAKEN_CALLS),
         ("grpc.so_reuseport", 0),  # a taken port is an error, not a silent share
         # A socket that says nothing is closed. A client of ours gives up after 5 s itself.
         ("grpc.server_handshake_timeout_ms", 10_000),
