@@ -16,7 +16,7 @@ from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.engine.watching")
 _SAFETY_NET = 1.0  # how long a watcher trusts that it will be told
-_PAUSE = 0.05  # between two looks: other processes may end thousands of jobs a second
+_PAUSE = 0.005  # between two looks: other processes may end thousands of jobs a second
 _SHARE = 4  # after a look it rests so many times as long as the look took
 _AT_ONCE = 1_000  # jobs in one question to the store
 _STOPPED = "shutting down"
