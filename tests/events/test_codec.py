@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobqueue.core.job import Event
+from jobqueue.core.job import Event, JobSpec
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import Queue
 from jobqueue.core.stream import (
@@ -44,19 +44,22 @@ EVENTS = st.builds(
 CREATED = st.builds(
     Created,
     seq=st.integers(1, 2**63 - 1),
-    type=TEXT,
-    payload=BYTES,
-    priority=st.integers(0, 9),
-    max_retries=COUNT,
+    spec=st.builds(
+        JobSpec,
+        payload=BYTES,
+        type=TEXT,
+        priority=st.integers(0, 9),
+        max_retries=COUNT,
+        ttl=st.none() | TIME,
+        timeout=st.none() | TIME,
+        run_at=st.none() | TIME,
+        key=st.none() | TEXT,
+        key_owner=TEXT,
+        labels=st.dictionaries(TEXT, TEXT, max_size=3),
+    ),
     created_at=TIME,
-    ttl=st.none() | TIME,
-    timeout=st.none() | TIME,
-    run_at=st.none() | TIME,
     expires_at=st.none() | TIME,
-    key=st.none() | TEXT,
-    key_owner=TEXT,
     key_expires_at=st.none() | TIME,
-    labels=st.dictionaries(TEXT, TEXT, max_size=3),
 )
 FAILED = st.builds(
     Failed, retry_count=COUNT, started_at=st.none() | TIME, next_retry_at=st.none() | TIME
@@ -85,6 +88,15 @@ QUEUES = st.builds(
     paused=st.booleans(),
     created_at=TIME,
 )
+
+
+def of_one_queue(item: JobEvent) -> JobEvent:
+    """A record names the queue of its job once."""
+    if item.created is not None:
+        item.created.spec.queue = item.event.queue
+    return item
+
+
 ITEMS = st.one_of(
     st.builds(
         JobEvent,
@@ -92,7 +104,7 @@ ITEMS = st.one_of(
         created=st.none() | CREATED,
         failed=st.none() | FAILED,
         finished=st.none() | FINISHED,
-    ),
+    ).map(of_one_queue),
     st.builds(CancelRequested, job_id=TEXT, queue=TEXT, version=COUNT, at=TIME),
     st.builds(JobDeleted, job_id=TEXT, queue=TEXT, version=COUNT, at=TIME, key_freed=st.booleans()),
     st.builds(QueueEvent, change=st.sampled_from(QueueChange), queue=QUEUES, number=COUNT, at=TIME),
