@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 
+from jobqueue.engine.engine import Engine
+from jobqueue.stores.memory import MemoryStore
 from tests.cli import processes
 from tests.hostile.target import API_KEYS, Target
+from tests.hostile.turns import Turns
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +48,21 @@ def durable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         JQ_AUTH_API_KEYS=API_KEYS,
     ) as service:
         yield Target(service)
+
+
+@pytest_asyncio.fixture
+async def turns(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Turns]:
+    turns = Turns(monkeypatch)
+    running = asyncio.create_task(turns.run())
+    yield turns
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+@pytest_asyncio.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine(MemoryStore())
+    await engine.start()
+    yield engine
+    await engine.stop()

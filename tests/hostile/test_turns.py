@@ -44,52 +44,6 @@ MOST = 500  # items in one turn of the loop
 BATCHES = 8  # of one caller at a time
 
 
-class Turns:
-    """How often functions are called between two turns of the loop, at most."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._monkeypatch = monkeypatch
-        self._calls = 0
-        self.total = 0
-        self.most = 0
-        self.rounds = 0  # of the loop
-
-    def count(self, owner: Any, name: str) -> None:
-        inner = getattr(owner, name)
-
-        def counting(*args: Any) -> Any:
-            self._calls += 1
-            self.total += 1
-            return inner(*args)
-
-        self._monkeypatch.setattr(owner, name, counting)
-
-    async def run(self) -> None:
-        while True:
-            self.rounds += 1
-            self.most = max(self.most, self._calls)
-            self._calls = 0
-            await asyncio.sleep(0)
-
-
-@pytest_asyncio.fixture
-async def turns(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Turns]:
-    turns = Turns(monkeypatch)
-    running = asyncio.create_task(turns.run())
-    yield turns
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-
-
-@pytest_asyncio.fixture
-async def engine() -> AsyncIterator[Engine]:
-    engine = Engine(MemoryStore())
-    await engine.start()
-    yield engine
-    await engine.stop()
-
-
 @pytest_asyncio.fixture
 async def client(engine: Engine) -> AsyncIterator[Any]:
     face = GrpcFace(engine)

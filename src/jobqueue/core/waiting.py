@@ -23,6 +23,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TURN = 500  # items: a few milliseconds of conversion
+JOB = 4  # items that a job with its labels counts for, or a queue with its figures
+WORKER = 50  # and a worker with the types that it names
 LONG = 16 * 1024  # bytes: as many items may be in a message, and to build them takes a while
 _FEW = 50  # items that take no longer than the call that brings them
 _SIDE_BY_SIDE = 4  # accounts that do long work in one round of the loop
@@ -92,15 +94,18 @@ def cancel_requested() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def in_turns(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """``[work(item) for item in items]``, during which the loop's other tasks have their turns."""
-    if len(items) <= _FEW:
+async def in_turns(work: Callable[[T], R], items: Sequence[T], weight: int = 1) -> list[R]:
+    """``[work(item) for item in items]``, during which the loop's other tasks have their turns.
+
+    An item counts ``weight`` times.
+    """
+    if len(items) * weight <= _FEW:
         return [work(item) for item in items]
     done: list[R] = []
     left = iter(items)
     while len(done) < len(items):
-        size = min(TURN, len(items) - len(done))
-        await turn(size)
+        size = min(TURN // weight, len(items) - len(done))
+        await turn(size * weight)
         done += [work(item) for item in islice(left, size)]
     return done
 

@@ -57,7 +57,7 @@ from jobqueue.engine.control import Control
 from jobqueue.engine.health import leader_check, store_check, stream_check
 from jobqueue.engine.links import ENDING, EngineLink, ReportCall
 from jobqueue.engine.operator import OperatorCalls
-from jobqueue.engine.paging import read_page
+from jobqueue.engine.paging import Pages
 from jobqueue.engine.pulses import Pulses
 from jobqueue.engine.queue_ttls import QueueTtls
 from jobqueue.engine.roster import Roster
@@ -100,6 +100,7 @@ class Engine(OperatorCalls):
         self._queue_ttls = QueueTtls(store)
         self._watchers = Watchers(store)
         self._worker_names = WorkerNames(store)
+        self._pages = Pages(store)
         self._started = False
         self._losing: set[asyncio.Task[object]] = set()
         self._writing: set[asyncio.Task[list[Outcome]]] = set()
@@ -422,12 +423,12 @@ class Engine(OperatorCalls):
             query.since,
             query.until,
         )
-        return await read_page(self._store.list_jobs, wanted, query.limit)
+        return await self._pages.newest(wanted, query.limit)
 
     async def list_by_time(self, query: TimeQuery) -> list[Job]:
         """See ``TimelineApi.list_by_time``."""
         admission.check_time_query(query)
-        return await self._store.list_by_time(query)
+        return await self._pages.by_time(query)
 
     async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
         """See ``ClientApi.history``."""

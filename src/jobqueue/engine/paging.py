@@ -2,45 +2,77 @@
 
 A standard gRPC client takes 4 MiB in one message, and a server must not read a thousand large
 payloads to show twenty. Jobs are read in growing portions, and a page ends before it grows large.
+
+Others have their turns between two portions, and one account reads one portion at a time: stores
+have few readers, and one that builds many jobs takes the interpreter from everybody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
-from jobqueue.core.job import Job, Page
-from jobqueue.core.store import JobFilter
+from jobqueue.core.job import Job, Page, TimeQuery
+from jobqueue.core.store import JobFilter, Store
+from jobqueue.core.waiting import TURN, account, turn
 from jobqueue.engine.admission import write_page_token
 
 PAGE_BYTES = 2 * 1024 * 1024
 _FIRST_PORTION = 32
 _MOST_GROWTH = 4
+_READ = 2  # items of a turn that a job counts for while it is read and measured
+_MOST = TURN // _READ  # jobs in one portion
 _FIELDS = 256  # bytes of a job beside its texts and contents, about
 
 
-async def read_page(
-    read: Callable[[JobFilter], Awaitable[list[Job]]], wanted: JobFilter, limit: int
-) -> Page:
-    """The next jobs: at most ``limit``, and about PAGE_BYTES, but always one if there is one."""
-    jobs: list[Job] = []
-    size = 0
-    portion = _FIRST_PORTION
-    before = wanted.before_seq
-    while True:
-        # One more than the page takes: it says whether there is another page.
-        count = min(portion, limit + 1 - len(jobs))
-        found = await read(replace(wanted, before_seq=before, limit=count))
-        for job in found:
-            size += job_bytes(job)
-            if len(jobs) == limit or (jobs and size > PAGE_BYTES):
-                return Page(jobs, write_page_token(jobs[-1].seq))
-            jobs.append(job)
-        if len(found) < count:
-            return Page(jobs)
-        before = found[-1].seq
-        mean = size // len(jobs)
-        portion = max(1, min(_MOST_GROWTH * portion, (PAGE_BYTES - size) // mean + 1))
+class Pages:
+    """Reads pages of a store's jobs."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
+
+    async def newest(self, wanted: JobFilter, limit: int) -> Page:
+        """The next jobs: at most ``limit``, and about PAGE_BYTES, but one if there is one."""
+        jobs: list[Job] = []
+        size = 0
+        portion = _FIRST_PORTION
+        before = wanted.before_seq
+        while True:
+            # One more than the page takes: it says whether there is another page.
+            count = min(portion, limit + 1 - len(jobs))
+            async with self._line():
+                await turn(count * _READ)
+                found = await self._store.list_jobs(replace(wanted, before_seq=before, limit=count))
+                for job in found:
+                    size += job_bytes(job)
+                    if len(jobs) == limit or (jobs and size > PAGE_BYTES):
+                        return Page(jobs, write_page_token(jobs[-1].seq))
+                    jobs.append(job)
+            if len(found) < count:
+                return Page(jobs)
+            before = found[-1].seq
+            mean = size // len(jobs)
+            fitting = (PAGE_BYTES - size) // mean + 1
+            portion = max(1, min(_MOST_GROWTH * portion, fitting, _MOST))
+
+    async def by_time(self, wanted: TimeQuery) -> list[Job]:
+        """See ``Store.list_by_time``."""
+        async with self._line():
+            await turn(min(wanted.limit, _MOST) * _READ)
+            return await self._store.list_by_time(wanted)
+
+    def _line(self) -> AbstractAsyncContextManager[None]:
+        """Where the account waits for its other reads; a program's own do not wait."""
+        whose = account.get()
+        if not whose:
+            return nullcontext()
+        line = self._lines.get(whose)
+        if line is None:
+            line = self._lines[whose] = asyncio.Lock()
+        return line
 
 
 def job_bytes(job: Job) -> int:

@@ -24,6 +24,7 @@ from jobqueue.core.errors import (
 from jobqueue.core.job import Job, JobSpec, SubmitResult, TimeQuery
 from jobqueue.core.lifecycle import State, project
 from jobqueue.core.queue import QueueSpec
+from jobqueue.core.waiting import JOB, in_turns
 from jobqueue.services import journal
 from jobqueue.services.engine_job import QUEUE, TYPE, to_job, to_spec
 from jobqueue.services.model import (
@@ -130,7 +131,7 @@ class EngineTaskQueue:
             offset=listing.offset,
             limit=listing.limit + 1,
         )
-        found = [_summary(job) for job in await self._engine.list_by_time(query)]
+        found = await in_turns(_summary, await self._engine.list_by_time(query), JOB)
         more = len(found) > listing.limit
         return Page(tuple(found[: listing.limit]), listing.offset + listing.limit if more else None)
 

@@ -17,7 +17,7 @@ from jobqueue.core.api import ClientApi
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import JobQuery, SubmitStatus, older
-from jobqueue.core.waiting import in_turns
+from jobqueue.core.waiting import JOB, in_turns
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import client_pb2_grpc as rpc
 from jobqueue.wire import seconds
@@ -117,9 +117,10 @@ class ClientServicer(rpc.ClientServiceServicer):
             until=seconds(request.until) if request.HasField("until") else None,
         )
         page = await self._backend.list_jobs(query)
-        return pb.ListJobsResponse(
-            jobs=[job_to_pb(job) for job in page.jobs], next_page_token=page.next_page_token
-        )
+        answer = pb.ListJobsResponse(next_page_token=page.next_page_token)
+        # Each is copied into the answer in its own turn, too.
+        await in_turns(lambda job: answer.jobs.append(job_to_pb(job)), page.jobs, JOB)
+        return answer
 
     @handled
     async def GetHistory(
@@ -128,9 +129,8 @@ class ClientServicer(rpc.ClientServiceServicer):
         """A job's newest transitions."""
         before = request.before_version if request.HasField("before_version") else None
         events = await self._backend.history(parse_job_id(request.job_id), before)
-        return pb.GetHistoryResponse(
-            events=[event_to_pb(event) for event in events], older=older(events)
-        )
+        shown = await in_turns(event_to_pb, events, JOB)
+        return pb.GetHistoryResponse(events=shown, older=older(events))
 
     @handled
     async def WatchJob(  # type: ignore[override]  # writes by itself, does not yield

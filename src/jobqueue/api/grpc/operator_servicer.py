@@ -19,6 +19,7 @@ from jobqueue.api.grpc.codec.operations import (
 from jobqueue.core.api import OperatorApi
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
+from jobqueue.core.waiting import JOB, WORKER, in_turns
 from jobqueue.pb.jq.v1 import operator_pb2 as pb
 from jobqueue.pb.jq.v1 import operator_pb2_grpc as rpc
 
@@ -88,7 +89,7 @@ class OperatorServicer(rpc.OperatorServiceServicer):
     ) -> pb.ListQueuesResponse:
         """Figures of all queues."""
         queues = await self._backend.list_queues()
-        return pb.ListQueuesResponse(queues=[stats_to_pb(stats) for stats in queues])
+        return pb.ListQueuesResponse(queues=await in_turns(stats_to_pb, queues, JOB))
 
     @handled
     async def ListWorkers(
@@ -96,7 +97,7 @@ class OperatorServicer(rpc.OperatorServiceServicer):
     ) -> pb.ListWorkersResponse:
         """Every worker known."""
         workers = await self._backend.list_workers()
-        return pb.ListWorkersResponse(workers=[worker_to_pb(worker) for worker in workers])
+        return pb.ListWorkersResponse(workers=await in_turns(worker_to_pb, workers, WORKER))
 
     @handled
     async def DrainWorker(

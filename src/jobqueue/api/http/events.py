@@ -55,7 +55,7 @@ def event_routes(desk: Desk) -> APIRouter:
         view = desk.view(params.view)
         if not params.watch and _STREAM not in request.headers.get("accept", ""):
             history = await desk.backend.history(job_id, params.before_version)
-            shown = [render.event_view(event, view) for event in history]
+            shown = await render.event_views(history, view)
             return reply(shapes.HistoryView(job_id=job_id, events=shown, older=older(history)))
         request.scope[PLACE].move(Kind.STREAM)
         give_answer_room_back()  # it sends little at a time

@@ -225,7 +225,7 @@ def list_routes(desk: Desk) -> APIRouter:
 
     async def page(wanted: JobQuery, view: str) -> Response:
         found = await desk.backend.list_jobs(wanted)
-        return reply(render.page_view(found, view, desk.settings.max_listed_payload_bytes))
+        return reply(await render.page_view(found, view, desk.settings.max_listed_payload_bytes))
 
     @router.get("/jobs", tags=["jobs"], summary="List jobs, newest first", responses=pages)
     async def list_jobs(params: ListParams) -> Response:

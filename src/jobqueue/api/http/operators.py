@@ -30,7 +30,7 @@ def queue_routes(desk: Desk) -> APIRouter:
     )
     async def list_queues(params: JobParams) -> Response:
         view = desk.view(params.view)
-        shown = [render.queue_view(stats, view) for stats in await desk.backend.list_queues()]
+        shown = await render.queue_views(await desk.backend.list_queues(), view)
         return reply(shapes.QueueList(queues=shown))
 
     @router.post(
@@ -126,8 +126,7 @@ def worker_routes(desk: Desk) -> APIRouter:
         view = desk.view(params.view)
         workers = await desk.backend.list_workers()
         held = await _held(desk) if view == "scheduler" else {}
-        shown = [render.worker_view(worker, view, held) for worker in workers]
-        return reply(shapes.WorkerList(workers=shown))
+        return reply(shapes.WorkerList(workers=await render.worker_views(workers, view, held)))
 
     @router.post(
         "/workers/{worker_id}/drain",

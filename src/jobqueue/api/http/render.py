@@ -40,7 +40,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import VIEWS, Reason, State, project
 from jobqueue.core.queue import QueueStats
-from jobqueue.core.waiting import in_turns
+from jobqueue.core.waiting import JOB, WORKER, in_turns
 from jobqueue.documents import event_document, job_fields, queue_document, worker_document
 
 _ANY_JSON = msgspec.json.Decoder(Raw)
@@ -99,12 +99,10 @@ def job_view(job: Job, view: str, longest: int | None = None) -> JobView:
     )
 
 
-def page_view(page: Page, view: str, longest: int) -> JobPage:
+async def page_view(page: Page, view: str, longest: int) -> JobPage:
     """Show a page of jobs."""
-    return JobPage(
-        jobs=[job_view(job, view, longest) for job in page.jobs],
-        next_page_token=page.next_page_token,
-    )
+    shown = await in_turns(lambda job: job_view(job, view, longest), page.jobs, JOB)
+    return JobPage(jobs=shown, next_page_token=page.next_page_token)
 
 
 async def batch_answer(results: Sequence[SubmitResult]) -> BatchAnswer:
@@ -129,6 +127,11 @@ def _item_answer(item: tuple[int, SubmitResult]) -> ItemAnswer:
         job_id=result.job_id or None,
         error=None if result.error is None else detail(result.error),
     )
+
+
+async def event_views(events: Sequence[Event], view: str) -> list[EventView]:
+    """Show transitions."""
+    return await in_turns(lambda event: event_view(event, view), events, JOB)
 
 
 def event_view(event: Event, view: str) -> EventView:
@@ -162,6 +165,11 @@ def retry_answer(retried: Retried) -> RetryAnswer:
     )
 
 
+async def queue_views(queues: Sequence[QueueStats], view: str) -> list[QueueView]:
+    """Show queues."""
+    return await in_turns(lambda stats: queue_view(stats, view), queues, JOB)
+
+
 def queue_view(stats: QueueStats, view: str) -> QueueView:
     """Show a queue, its depth in the view's words."""
     fields = queue_document(stats)
@@ -180,8 +188,14 @@ def worker_status(worker: Worker, view: str) -> str:
     return "DEAD" if worker.status is WorkerStatus.OFFLINE else "ALIVE"
 
 
-def worker_view(worker: Worker, view: str, held: Mapping[str, list[str]]) -> WorkerView:
-    """Show a worker. ``held``: the jobs of each, where the view shows them."""
+async def worker_views(
+    workers: Sequence[Worker], view: str, held: Mapping[str, list[str]]
+) -> list[WorkerView]:
+    """Show workers. ``held``: the jobs of each, where the view shows them."""
+    return await in_turns(lambda worker: _worker_view(worker, view, held), workers, WORKER)
+
+
+def _worker_view(worker: Worker, view: str, held: Mapping[str, list[str]]) -> WorkerView:
     fields = worker_document(worker) | {"status": worker_status(worker, view)}
     current = held.get(worker.info.id, []) if view == "scheduler" else UNSET
     return WorkerView(**fields, current_jobs=current)

@@ -90,7 +90,7 @@ def system_routes(desk: Desk) -> APIRouter:
                 status=health.status,
                 version=health.version,
                 components=render.components_view(health),
-                queues=None if queues is None else [render.queue_view(one, view) for one in queues],
+                queues=None if queues is None else await render.queue_views(queues, view),
                 workers=None if workers is None else dict(counts),
                 missing=found.missing,
             )

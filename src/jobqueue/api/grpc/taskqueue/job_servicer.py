@@ -8,6 +8,7 @@ from jobqueue.api.grpc.taskqueue.answering import served
 from jobqueue.api.grpc.taskqueue.callers import Call, CallerRefused
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
+from jobqueue.core.waiting import in_turns
 from jobqueue.pb import taskqueue_internal_pb2 as pb
 from jobqueue.pb import taskqueue_internal_pb2_grpc as pb_grpc
 from jobqueue.services.protocols import Jobs
@@ -58,9 +59,8 @@ class JobServicer(pb_grpc.JobInternalServiceServicer):
     ) -> pb.ListJobRecordsResponse:
         """One page."""
         page = await self._jobs.list(codec.asked_listing(request))
-        return pb.ListJobRecordsResponse(
-            jobs=[codec.summary_to_pb(job) for job in page.jobs], page=codec.page_end(page)
-        )
+        shown = await in_turns(codec.summary_to_pb, page.jobs)
+        return pb.ListJobRecordsResponse(jobs=shown, page=codec.page_end(page))
 
     @served
     async def TransitionJobStatus(

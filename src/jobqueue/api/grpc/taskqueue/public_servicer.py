@@ -7,6 +7,7 @@ from jobqueue.api.grpc.taskqueue import codec
 from jobqueue.api.grpc.taskqueue.answering import served
 from jobqueue.api.grpc.taskqueue.callers import Call
 from jobqueue.core.ids import parse_job_id
+from jobqueue.core.waiting import in_turns
 from jobqueue.pb import taskqueue_public_pb2 as pb
 from jobqueue.pb import taskqueue_public_pb2_grpc as pb_grpc
 from jobqueue.services.protocols import TaskQueue
@@ -52,6 +53,5 @@ class PublicServicer(pb_grpc.TaskQueuePublicServiceServicer):
     async def ListJobs(self, request: pb.ListJobsRequest, call: Call) -> pb.ListJobsResponse:
         """One page."""
         page = await self._backend.list(codec.asked_listing(request))
-        return pb.ListJobsResponse(
-            jobs=[codec.summary_to_pb(job) for job in page.jobs], page=codec.page_end(page)
-        )
+        shown = await in_turns(codec.summary_to_pb, page.jobs)
+        return pb.ListJobsResponse(jobs=shown, page=codec.page_end(page))
