@@ -12,6 +12,7 @@ import pytest
 
 from jobqueue.core.errors import RateLimited
 from jobqueue.core.job import WorkerInfo, WorkerStatus
+from jobqueue.engine import worker_names
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.worker_names import WorkerNames, shorten
 from jobqueue.pb.jq.v1 import operator_pb2, types_pb2, worker_pb2, worker_pb2_grpc
@@ -21,6 +22,7 @@ from tests.api.grpc.inbox import RecordingInbox
 from tests.hostile.target import Target, headers, metadata
 
 MIB = 1024 * 1024
+WORKERS = 10  # looked at in one turn of the loop
 WIDE = "\U0001f600"  # 4 bytes
 e2e = pytest.mark.e2e
 
@@ -111,6 +113,51 @@ async def test_the_workers_of_one_caller_name_so_much_at_most():
     assert "w1" not in {worker.info.id for worker in await store.workers()}
 
 
+async def test_names_are_counted_once_and_in_turns(turns):
+    """Before, each registration counted all names of its caller's other workers in one piece."""
+    store = MemoryStore()
+    await store.open()
+    workers = WorkerNames(store)
+    for number in range(40):
+        await store.register_worker(info(f"w{number}", 500))
+    turns.count(worker_names, "_size")
+    await workers.register(info("next", 500))
+    assert turns.total >= 40
+    assert turns.most <= WORKERS + 2  # beside the worker that registers
+    turns.total = 0
+    for number in range(8):
+        await workers.register(info("next", 500, incarnation=number + 2))
+    assert turns.total <= 8 * 2
+    # One that registers anew is counted anew.
+    await store.register_worker(info("w0", 5_000, incarnation=2))
+    turns.total = 0
+    await workers.register(info("last", 500))
+    assert 2 <= turns.total <= 4
+
+
+async def test_workers_that_are_gone_are_not_remembered():
+    store = MemoryStore()
+    await store.open()
+    workers = WorkerNames(store)
+    for number in range(50):
+        await workers.register(info(f"w{number}", 500))
+        await store.set_worker_status(f"w{number}", WorkerStatus.OFFLINE)
+        await store.forget_worker(f"w{number}")
+    assert len(workers._sizes) <= 2
+
+
+async def test_long_lists_of_names_are_shortened_in_turns(turns):
+    """Before, every look at the workers, as that of `/metrics`, sorted all names in one piece."""
+    store = MemoryStore()
+    await store.open()
+    for number in range(60):
+        await store.register_worker(info(f"w{number}", 500))
+    turns.count(worker_names, "_shortened")
+    found = await store.workers()
+    await asyncio.gather(*(shorten(found) for _ in range(4)))
+    assert (turns.total, turns.most <= 2 * WORKERS) == (4 * 60, True)
+
+
 async def test_a_large_fleet_registers_and_is_listed_in_full():
     """2,000 workers with one key and 50 types each."""
     store = MemoryStore()
@@ -119,7 +166,7 @@ async def test_a_large_fleet_registers_and_is_listed_in_full():
     for number in range(2_000):
         await workers.register(info(f"w{number}", 50))
     found = await store.workers()
-    assert shorten(found) == found
+    assert await shorten(found) == found
 
 
 async def test_a_list_of_many_workers_has_less_of_each():
@@ -130,7 +177,7 @@ async def test_a_list_of_many_workers_has_less_of_each():
         (worker,) = await engine.list_workers()
         assert worker.info.types is not None
         assert worker.types_left_out == 5_000 - len(worker.info.types)
-        few = shorten((await engine.store.workers()) * 1_000)
+        few = await shorten((await engine.store.workers()) * 1_000)
         assert few[0].types_left_out > worker.types_left_out > 0
         assert few[0].info.queues == ("default",)
         assert few[0].info.types

@@ -129,7 +129,7 @@ class OperatorCalls:
 
     async def list_workers(self) -> list[Worker]:
         """See ``OperatorApi.list_workers``."""
-        return shorten(await self._store.workers())
+        return await shorten(await self._store.workers())
 
     async def drain_worker(self, worker_id: str) -> None:
         """See ``OperatorApi.drain_worker``."""

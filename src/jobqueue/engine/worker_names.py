@@ -10,7 +10,9 @@ from weakref import WeakValueDictionary
 from jobqueue.core.errors import too_many_names
 from jobqueue.core.job import Held, Worker, WorkerInfo, WorkerStatus, is_limited
 from jobqueue.core.store import Store
+from jobqueue.core.waiting import WORKER, in_turns, turn
 
+_Registration = tuple[str, int, int]
 MIB = 1024 * 1024
 MAX_OWNER_BYTES = 128 * MIB  # in memory, of all workers of one owner
 _NAME_BYTES = 64  # what a name takes in memory beside its text
@@ -29,6 +31,7 @@ class WorkerNames:
         self._store = store
         self._most = most
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by owner
+        self._sizes: dict[_Registration, int] = {}  # of those that were counted
 
     async def register(self, info: WorkerInfo) -> list[Held]:
         """See ``Store.register_worker``."""
@@ -42,26 +45,40 @@ class WorkerNames:
             return await self._store.register_worker(info)
 
     async def _make_room(self, info: WorkerInfo) -> None:
+        await turn()
+        workers = await self._store.workers()
         others = [
             worker
-            for worker in await self._store.workers()
+            for worker in workers
             if worker.info.owner == info.owner and worker.info.id != info.id
         ]
-        over = _size(info) + sum(_size(worker.info) for worker in others) - self._most
-        for worker in others:
+        sizes = await self._count([worker.info for worker in others])
+        over = _size(info) + sum(sizes) - self._most
+        for worker, size in zip(others, sizes, strict=True):
             if over <= 0:
-                return
+                break
             gone = worker.status is WorkerStatus.OFFLINE and not worker.running
             if gone and await self._store.forget_worker(worker.info.id):
-                over -= _size(worker.info)
+                over -= size
         if over > 0:
             raise too_many_names(info.owner, self._most)
+        if len(self._sizes) > 2 * len(workers):
+            here = {_registration(worker.info) for worker in workers}
+            self._sizes = {one: size for one, size in self._sizes.items() if one in here}
+
+    async def _count(self, infos: list[WorkerInfo]) -> list[int]:
+        """What the names of each take. A registration is counted once."""
+        sizes = self._sizes
+        new = [info for info in infos if _registration(info) not in sizes]
+        for info, size in zip(new, await in_turns(_size, new, WORKER), strict=True):
+            sizes[_registration(info)] = size
+        return [sizes[_registration(info)] for info in infos]
 
 
-def shorten(workers: list[Worker]) -> list[Worker]:
+async def shorten(workers: list[Worker]) -> list[Worker]:
     """Leave long lists of names out in part, so that a list of all workers can be sent and read."""
     each = max(_LEAST_SHOWN_BYTES, min(_SHOWN_BYTES, _ALL_SHOWN_BYTES // (len(workers) or 1)))
-    return [_shortened(worker, each) for worker in workers]
+    return await in_turns(lambda worker: _shortened(worker, each), workers, WORKER)
 
 
 def _shortened(worker: Worker, most: int) -> Worker:
@@ -94,4 +111,9 @@ def _first(names: Iterable[str], most: int) -> list[str]:
 
 def _size(info: WorkerInfo) -> int:
     """What the names of a worker take."""
-    return sum(_NAME_BYTES + len(name.encode()) for name in (*info.queues, *(info.types or ())))
+    names = (*info.queues, *(info.types or ()))
+    return _NAME_BYTES * len(names) + len("".join(names).encode())
+
+
+def _registration(info: WorkerInfo) -> _Registration:
+    return info.id, info.incarnation, info.link
