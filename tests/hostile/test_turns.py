@@ -24,9 +24,10 @@ from jobqueue.api.grpc.codec import work
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http import bodies, render
 from jobqueue.api.http.settings import HttpSettings
+from jobqueue.core.clock import milliseconds
 from jobqueue.core.errors import NotFound
 from jobqueue.core.ids import new_job_ids
-from jobqueue.core.job import JobSpec, NewJob, SubmitResult, Transition
+from jobqueue.core.job import JobSpec, NewJob, SubmitResult, TimeQuery, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import Queue
 from jobqueue.core.store import JobFilter
@@ -35,7 +36,7 @@ from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.engine import Engine
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2, worker_pb2
-from jobqueue.stores.memory import MemoryStore
+from jobqueue.stores.memory import MemoryStore, by_time
 from jobqueue.stores.memory import store as memory_store
 from tests import patience
 from tests.hostile.target import Target, headers, metadata
@@ -129,6 +130,19 @@ async def test_lists_of_a_memory_store_take_turns(turns, method):
     await asyncio.gather(*(getattr(store, method)(wanted) for _ in range(BATCHES)))
     assert turns.total == RECORDS * BATCHES
     assert turns.most <= (BATCHES + 2) * LOOKED_AT  # each begins before its first turn
+
+
+@pytest.mark.parametrize("ascending", [False, True])
+async def test_a_list_by_time_of_a_memory_store_takes_turns(turns, ascending):
+    """Before, it looked at every job in one piece."""
+    store = await filled()
+    turns.count(by_time, "_matches")
+    wanted = TimeQuery(queue="default", type="", ascending=ascending, offset=RECORDS - 3, limit=10)
+    pages = await asyncio.gather(*(store.list_by_time(wanted) for _ in range(BATCHES)))
+    jobs = sorted(store.jobs(), key=lambda job: job.id)
+    jobs.sort(key=lambda job: milliseconds(job.created_at), reverse=not ascending)
+    assert [[job.id for job in page] for page in pages] == [[job.id for job in jobs[-3:]]] * BATCHES
+    assert (turns.total, turns.most <= 2 * LOOKED_AT) == (RECORDS * BATCHES, True)
 
 
 async def test_a_list_that_changes_while_it_is_read_shows_what_there_is(turns):

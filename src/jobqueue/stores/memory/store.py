@@ -64,7 +64,7 @@ from jobqueue.core.stream import (
     unpublished,
 )
 from jobqueue.core.waiting import turn
-from jobqueue.stores.memory.by_time import by_time
+from jobqueue.stores.memory.by_time import TimePage
 from jobqueue.stores.memory.keys import Keys
 from jobqueue.stores.memory.outbox import Outbox, job_event
 from jobqueue.stores.memory.records import (
@@ -470,21 +470,29 @@ class MemoryStore:
         return DeadLetters(found, len(page), page[-1][0] if len(page) == wanted.limit else None)
 
     async def _newest(self, wanted: JobFilter, show: Callable[[Record], T | None]) -> list[T]:
-        """What ``show`` makes of the newest records, as far as it is not None.
+        """What ``show`` makes of the newest records, as far as it is not None."""
+        found: list[T] = []
+
+        def see(record: Record) -> bool:
+            shown = show(record)
+            if shown is not None:
+                found.append(shown)
+            return len(found) == wanted.limit
+
+        await self._look(self._numbers(wanted.before_seq), see)
+        return found
+
+    async def _look(self, numbers: Iterable[int], see: Callable[[Record], bool]) -> None:
+        """Show records to ``see`` until it has seen enough.
 
         Others have their turns meanwhile, so jobs may come, change and go.
         """
-        found: list[T] = []
-        for looked_at, seq in enumerate(self._numbers(wanted.before_seq), 1):
+        for looked_at, seq in enumerate(numbers, 1):
             if not looked_at % _LOOKED_AT:
                 await turn()
             record = self._by_seq.get(seq)
-            shown = None if record is None else show(record)
-            if shown is not None:
-                found.append(shown)
-                if len(found) == wanted.limit:
-                    break
-        return found
+            if record is not None and see(record):
+                return
 
     def _numbers(self, before_seq: int | None) -> Sequence[int]:
         """Numbers of jobs from a place on, newest first, which nothing changes meanwhile."""
@@ -499,9 +507,10 @@ class MemoryStore:
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """See ``Store.list_by_time``."""
         await turn()
-        records = self._by_seq.values()  # a later number, a later time
-        in_order = records if wanted.ascending else reversed(records)
-        return by_time(in_order, wanted, self._progress)
+        page = TimePage(wanted)
+        numbers = self._numbers(None)  # a later number, a later time
+        await self._look(reversed(numbers) if wanted.ascending else numbers, page.add)
+        return page.jobs(self._progress)
 
     async def history(self, job_id: str, before: int | None = None) -> list[Event]:
         """See ``Store.history``."""
