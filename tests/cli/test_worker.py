@@ -139,6 +139,7 @@ def test_an_operator_drains_it_then_shuts_it_down(tmp_path, grpc, ctl):
         process.line("taking jobs again")
         assert done(ctl, grpc, held) == 1
         assert ctl(grpc, "worker", "drain", "w1", "-o", "json").json["status"] == "DRAINING"
+        process.line("draining")  # the server that it is connected to may be another one
         waiting = ctl(grpc, "job", "submit", "default", "1").out.strip()
         assert ctl(grpc, "worker", "shutdown", "w1").out == "Worker w1 is stopping\n"
         assert process.wait() == 0

@@ -54,14 +54,19 @@ class JobSpec:
 
     def accepted(self, queue: QueueSettings, now: float) -> JobSpec:
         """The spec with what its queue says where it does not, and with a time for a delay."""
-        return JobSpec(**{
-            **{name: getattr(self, name) for name in self.__slots__},
-            "max_retries": queue.max_retries if self.max_retries is None else self.max_retries,
-            "ttl": queue.ttl if self.ttl is None else self.ttl,
-            "timeout": queue.timeout if self.timeout is None else self.timeout,
-            "run_at": self.run_at if self.delay is None else now + self.delay,
-            "delay": None,
-        })  # fmt: skip
+        return JobSpec(  # one by one: this is done for every job
+            payload=self.payload,
+            queue=self.queue,
+            type=self.type,
+            priority=self.priority,
+            max_retries=queue.max_retries if self.max_retries is None else self.max_retries,
+            ttl=queue.ttl if self.ttl is None else self.ttl,
+            run_at=self.run_at if self.delay is None else now + self.delay,
+            timeout=queue.timeout if self.timeout is None else self.timeout,
+            key=self.key,
+            labels=self.labels,
+            key_owner=self.key_owner,
+        )
 
     def fingerprint(self) -> bytes:
         """What must be equal for two submits with one key to be the same request."""

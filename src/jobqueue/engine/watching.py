@@ -178,18 +178,17 @@ class Watchers:
         if not waiting:
             self._awaited.clear()
         jobs = iter(waiting.items())
-        while part := dict(islice(jobs, _AT_ONCE)):
-            try:
-                moved = await self._store.moved_on({seq: _seen(by) for seq, by in part.items()})
-            except JobQueueError as error:
-                _fail(part.values(), error.message)
-            except Exception as error:
-                _log.exception("looking at the jobs that are waited for failed")
-                _fail(part.values(), f"looking at the job failed: {error}")
-            else:
-                for seq in moved:
+        try:
+            while part := dict(islice(jobs, _AT_ONCE)):
+                seen = {seq: _seen(watchers) for seq, watchers in part.items()}
+                for seq in await self._store.moved_on(seen):
                     for watcher in part[seq]:
                         watcher.wake()
+        except JobQueueError as error:  # a store that is away is not asked for each part anew
+            _fail(waiting.values(), error.message)
+        except Exception as error:
+            _log.exception("looking at the jobs that are waited for failed")
+            _fail(waiting.values(), f"looking at the job failed: {error}")
 
 
 def _fail(by_job: Iterable[Iterable[Watcher]], why: str) -> None:

@@ -13,7 +13,7 @@ from jobqueue.api.grpc.codec.values import (
 )
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import Event, Job, JobSpec, SubmitResult, SubmitStatus
+from jobqueue.core.job import DEFAULT_QUEUE, Event, Job, JobSpec, SubmitResult, SubmitStatus
 from jobqueue.core.progress import Progress
 from jobqueue.pb.jq.v1 import client_pb2, types_pb2
 from jobqueue.wire import read_spec, seconds, spec_fields, stamp
@@ -41,8 +41,24 @@ def _blame(said: Mapping[str, Any]) -> InvalidArgument:
 
 
 def spec_from_pb(message: types_pb2.JobSpec) -> JobSpec:
-    """A spec as it came over the wire; the engine checks its values."""
-    return read_spec(message)
+    """A spec as it came over the wire; the engine checks its values.
+
+    Field by field: this is done for every job, and ``read_spec`` takes twice as long.
+    """
+    has = message.HasField
+    return JobSpec(
+        payload=message.payload,
+        queue=message.queue if has("queue") else DEFAULT_QUEUE,
+        type=message.type,
+        priority=message.priority,
+        max_retries=message.max_retries if has("max_retries") else None,
+        ttl=message.ttl_seconds if has("ttl_seconds") else None,
+        delay=message.delay_seconds if has("delay_seconds") else None,
+        run_at=seconds(message.run_at) if has("run_at") else None,
+        timeout=message.timeout_seconds if has("timeout_seconds") else None,
+        key=message.idempotency_key if has("idempotency_key") else None,
+        labels=dict(message.labels),
+    )
 
 
 def result_to_pb(result: SubmitResult) -> client_pb2.SubmitResult:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from jobqueue.api.grpc.codec.values import MAX_INT63, STATUS_TO_PB, status_from
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
-from jobqueue.core.job import Assignment, Pulse, Transition
+from jobqueue.core.job import Assignment, JobSpec, Pulse, Transition
 from jobqueue.core.lifecycle import REPORTABLE, Move
 from jobqueue.core.progress import Progress
 from jobqueue.core.waiting import in_turns
 from jobqueue.pb.jq.v1 import worker_pb2
-from jobqueue.wire import read_spec, spec_fields
 
 _KINDS = {
     Move.START: worker_pb2.REPORT_KIND_STARTED,
@@ -28,7 +27,8 @@ if _KINDS.keys() != REPORTABLE:
 
 
 def assignment_to_pb(given: Assignment) -> worker_pb2.Assignment:
-    """One attempt, on its way to the worker."""
+    """One attempt, on its way to the worker. Field by field, as every job passes here."""
+    spec = given.spec
     return worker_pb2.Assignment(
         seq=given.seq,
         lease=given.lease,
@@ -38,7 +38,13 @@ def assignment_to_pb(given: Assignment) -> worker_pb2.Assignment:
         created_at=given.created_at,
         expires_in_seconds=given.expires_in,
         deaths=given.deaths,
-        **spec_fields(given.spec, worker_pb2.Assignment),
+        queue=spec.queue,
+        type=spec.type,
+        payload=spec.payload,
+        priority=spec.priority,
+        max_retries=given.max_retries,
+        timeout_seconds=spec.timeout,
+        labels=spec.labels or None,
     )
 
 
@@ -47,7 +53,15 @@ def assignment_from_pb(message: worker_pb2.Assignment, worker_id: str) -> Assign
     return Assignment(
         message.seq,
         id_from_bytes(message.job_id),
-        read_spec(message),
+        JobSpec(
+            payload=message.payload,
+            queue=message.queue,
+            type=message.type,
+            priority=message.priority,
+            max_retries=message.max_retries,
+            timeout=message.timeout_seconds if message.HasField("timeout_seconds") else None,
+            labels=dict(message.labels),
+        ),
         message.attempt,
         message.lease,
         worker_id,
