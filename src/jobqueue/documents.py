@@ -75,6 +75,7 @@ def job_fields(job: Job) -> Document:
         "cancel_requested": job.cancel_requested,
         "hint": job.hint,
         "progress": progress_document(job.progress),
+        **spec.more(),
     }
 
 
@@ -132,6 +133,7 @@ def job_event_document(item: JobEvent) -> Document:
             "idempotency_key_owner": asked.key_owner,
             "key_expires_at": rfc3339(created.key_expires_at),
             "labels": dict(asked.labels),
+            **asked.more(),
         }
         _put_bytes(made, "payload", asked.payload)
         document["created"] = made

@@ -6,7 +6,7 @@ A field of a job stands in several messages; each carries what it has a place fo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import JobSpec
+from jobqueue.core.job import MORE, JobSpec
 from jobqueue.core.queue import SETTINGS, Kind
 from jobqueue.pb.jq.v1 import types_pb2
 
@@ -52,17 +52,17 @@ def seconds(stamped: Timestamp) -> float:
 class _Carried:
     """What one type of message carries of a job: pairs of the field and its name there."""
 
-    def __init__(self, message: Any) -> None:
+    def __init__(self, message: Any, names: Iterable[str]) -> None:
         self.plain: list[tuple[str, str]] = []  # always there
         self.optional: list[tuple[str, str]] = []
         self.lists: list[tuple[str, str]] = []
         self.mappings: list[tuple[str, str]] = []
         self.times: list[tuple[str, str]] = []
-        for one in fields(JobSpec):
-            wire_name = _NAMES.get(one.name, one.name)
+        for name in names:
+            wire_name = _NAMES.get(name, name)
             found = message.DESCRIPTOR.fields_by_name.get(wire_name)
             if found is not None:
-                self._group(found).append((one.name, wire_name))
+                self._group(found).append((name, wire_name))
         self.scalars = self.plain + self.optional
 
     def _group(self, found: Any) -> list[tuple[str, str]]:
@@ -75,19 +75,32 @@ class _Carried:
         return self.optional if found.has_presence else self.plain
 
 
-_carried: dict[Any, _Carried] = {}
+class _Carrying(dict[Any, _Carried]):
+    """What messages carry of some fields, by the type of message."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+
+    def __missing__(self, message: Any) -> _Carried:
+        made = self[message] = _Carried(message, self._names)
+        return made
 
 
-def _of(message: Any) -> _Carried:
-    known = _carried.get(message)
-    if known is None:
-        known = _carried[message] = _Carried(message)
-    return known
+_ALL = _Carrying(one.name for one in fields(JobSpec))
+_MORE = _Carrying(MORE)
 
 
 def spec_fields(spec: JobSpec, message: type[Message]) -> dict[str, Any]:
     """What a message of that type carries of a job, by name."""
-    carried = _of(message)
+    return _said(spec, _ALL[message])
+
+
+def more_fields(spec: JobSpec, message: type[Message]) -> dict[str, Any]:
+    """What it carries of ``MORE``, for those who write the other fields one by one."""
+    return _said(spec, _MORE[message]) if MORE else {}
+
+
+def _said(spec: JobSpec, carried: _Carried) -> dict[str, Any]:
     said = {wire_name: getattr(spec, name) for name, wire_name in carried.scalars}
     for name, wire_name in carried.mappings + carried.lists:
         if value := getattr(spec, name):
@@ -100,7 +113,16 @@ def spec_fields(spec: JobSpec, message: type[Message]) -> dict[str, Any]:
 
 def read_spec(message: Message, **more: Any) -> JobSpec:
     """What a message says of a job, and what is known beside it."""
-    carried = _of(type(message))
+    return JobSpec(**_heard(message, _ALL[type(message)]), **more)
+
+
+def read_more(message: Message) -> dict[str, Any]:
+    """What it says of ``MORE``, for those who read the other fields one by one."""
+    return _heard(message, _MORE[type(message)]) if MORE else {}
+
+
+def _heard(message: Message, carried: _Carried) -> dict[str, Any]:
+    more: dict[str, Any] = {}
     for name, wire_name in carried.plain:
         more[name] = getattr(message, wire_name)
     has = message.HasField
@@ -114,7 +136,7 @@ def read_spec(message: Message, **more: Any) -> JobSpec:
     for name, wire_name in carried.times:
         if has(wire_name):
             more[name] = seconds(getattr(message, wire_name))
-    return JobSpec(**more)
+    return more
 
 
 def put_settings(message: types_pb2.Queue, said: Mapping[str, Any]) -> None:

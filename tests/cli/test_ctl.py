@@ -270,8 +270,8 @@ def test_a_batch_file_is_taken_line_by_line(ctl, server, queue, tmp_path):
         ('{"payload": NaN}', "line 1: is not JSON: NaN"),
         ("[1]", 'line 1: must be an object with a "payload"'),
         ('{"payload": 1, "prio": 2}', "line 1: unknown field 'prio'; allowed: payload, queue"),
-        ('{"payload": 1, "priority": "2"}', "line 1: priority must be int"),
-        ('{"payload": 1, "priority": true}', "line 1: priority must be int"),
+        ('{"payload": 1, "priority": "2"}', "line 1: priority: Expected int"),
+        ('{"payload": 1, "priority": true}', "line 1: priority: Expected int"),
     ],
 )
 def test_a_bad_batch_line_is_named_and_nothing_is_submitted(

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -89,6 +89,7 @@ def show_job(job: Job, chosen: Session) -> None:
         ("Timeout", f"{job.timeout:g} s" if job.timeout else ""),
         ("Key", job.key or ""),
         ("Labels", ", ".join(f"{k}={v}" for k, v in sorted(job.labels.items()))),
+        *((_title(name), _value(value)) for name, value in job.spec.more().items()),
         ("Error", job.error),
     ]
     fields += [(name, value) for name, value in optional if value]
@@ -97,6 +98,15 @@ def show_job(job: Job, chosen: Session) -> None:
         ("Result", content_for_people(job.result)),
     ]
     print_fields(fields)
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def _value(value: Any) -> str:
+    several = isinstance(value, tuple)
+    return ", ".join(map(str, value)) if several else "" if value is None else str(value)
 
 
 @app.command(epilog=examples(f"jq-ctl job logs {_ID}"))

@@ -6,7 +6,9 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+import msgspec
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import JobSpec
@@ -15,15 +17,9 @@ from jobqueue.documents import refuse_constant
 # A server's own limit decides; this one keeps a slip (`@/dev/zero`) from eating the memory.
 MAX_INPUT_BYTES = 64 << 20
 _LINE_FIELDS = {
-    "queue": (str,),
-    "type": (str,),
-    "priority": (int,),
-    "max_retries": (int, type(None)),
-    "ttl": (int, float, type(None)),
-    "delay": (int, float, type(None)),
-    "timeout": (int, float, type(None)),
-    "idempotency_key": (str, type(None)),
-    "labels": (dict,),
+    "idempotency_key" if name == "key" else name: kind
+    for name, kind in get_type_hints(JobSpec).items()
+    if name not in {"payload", "run_at", "key_owner"}
 }
 
 
@@ -84,13 +80,14 @@ def parse_line(line: bytes, number: int, queue: str) -> JobSpec:
         raise InvalidArgument(where, 'must be an object with a "payload"')
     payload = json.dumps(body.pop("payload"), ensure_ascii=False, separators=(",", ":"))
     for name, value in body.items():
-        kinds = _LINE_FIELDS.get(name)
-        if kinds is None:
+        kind = _LINE_FIELDS.get(name)
+        if kind is None:
             raise InvalidArgument(
                 where, f"unknown field {name!r}; allowed: payload, {', '.join(_LINE_FIELDS)}"
             )
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            allowed = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
-            raise InvalidArgument(where, f"{name} must be {allowed}")
+        try:
+            body[name] = msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:  # Expected `int`, got `str`
+            raise InvalidArgument(where, f"{name}: {str(error).replace('`', '')}") from None
     key = body.pop("idempotency_key", None)
     return JobSpec(payload=payload.encode(), key=key, **{"queue": queue, **body})

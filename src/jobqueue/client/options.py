@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import NO_LABELS, JobSpec
+from jobqueue.core.job import MORE, NO_LABELS, JobSpec
 from jobqueue.core.retry import Backoff
 from jobqueue.worker.registry import TaskOptions
 
@@ -59,6 +59,7 @@ class SubmitOptions:
             timeout=task.timeout if self.timeout is None else self.timeout,
             key=self.key,
             labels=self.labels,
+            **{name: said for name in MORE if (said := getattr(self, name)) is not None},
         )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict, without_trace
 from jobqueue.core.key_owner import stored_key
@@ -66,13 +66,28 @@ class JobSpec:
             key=self.key,
             labels=self.labels,
             key_owner=self.key_owner,
+            **self.more(),
         )
+
+    def more(self) -> dict[str, Any]:
+        """The fields of ``MORE``, by name."""
+        return {name: getattr(self, name) for name in MORE}
 
     def fingerprint(self) -> bytes:
         """What must be equal for two submits with one key to be the same request."""
         digest = hashlib.blake2b(self.payload, digest_size=16)
         digest.update(b"\0" + self.type.encode())
         return digest.digest()
+
+
+COMMON = (
+    "payload", "queue", "type", "priority", "max_retries", "ttl", "delay", "run_at", "timeout",
+    "key", "labels", "key_owner",
+)  # fmt: skip
+"""The fields that are searched, or that every job has: columns in SQL, and named one by one where
+every job passes."""
+MORE = tuple(one.name for one in fields(JobSpec) if one.name not in COMMON)
+"""All others, where a new one goes. Stores, messages and documents carry these by this list."""
 
 
 @dataclass(slots=True)

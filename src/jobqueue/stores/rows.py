@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from jobqueue.core.job import NO_LABELS, Event, Held, Job, JobSpec, Worker, WorkerInfo, WorkerStatus
+from jobqueue.core.job import (
+    MORE,
+    NO_LABELS,
+    Event,
+    Held,
+    Job,
+    JobSpec,
+    Worker,
+    WorkerInfo,
+    WorkerStatus,
+)
 from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
@@ -20,14 +30,6 @@ MAX_SEQ = 2**63 - 1
 STATES: dict[int, State] = {int(state): state for state in State}
 
 
-_COLUMNS = (
-    "payload", "queue", "type", "priority", "max_retries", "ttl", "delay", "run_at", "timeout",
-    "key", "labels", "key_owner",
-)  # fmt: skip
-MORE = tuple(one.name for one in fields(JobSpec) if one.name not in _COLUMNS)
-"""The fields of a job that stores keep together, in ``more``: where a new one goes."""
-
-
 def write_labels(spec: JobSpec) -> str | None:
     """Labels as stores keep them."""
     return json.dumps(dict(spec.labels)) if spec.labels else None
@@ -35,14 +37,19 @@ def write_labels(spec: JobSpec) -> str | None:
 
 def write_more(spec: JobSpec) -> str | None:
     """What has no column, as stores keep it."""
-    more = {name: value for name in MORE if (value := getattr(spec, name))}
+    more = {name: value for name, value in spec.more().items() if value}
     return json.dumps(more) if more else None
 
 
 def read_more(more: str | bytes | None) -> dict[str, Any]:
     """The same by name; what a newer version wrote is left out."""
     said = json.loads(more) if more else {}
-    return {name: said[name] for name in MORE if name in said}
+    return {name: _as_field(said[name]) for name in MORE if name in said}
+
+
+def _as_field(value: Any) -> Any:
+    """Specs have tuples where JSON has lists."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def read_spec(

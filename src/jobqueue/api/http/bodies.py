@@ -21,7 +21,7 @@ from jobqueue.api.http.errors import TooLarge, TooSlow
 from jobqueue.api.http.settings import HttpSettings
 from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
-from jobqueue.core.job import DEFAULT_QUEUE, JobSpec
+from jobqueue.core.job import DEFAULT_QUEUE, MORE, JobSpec
 from jobqueue.core.queue import (
     MAX_CAPACITY,
     MAX_PRIORITY,
@@ -166,6 +166,7 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
             timeout=self.timeout,
             key=self.idempotency_key,
             labels=self.labels,
+            **{name: getattr(self, name) for name in MORE},
         )
 
 

@@ -16,7 +16,7 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import DEFAULT_QUEUE, Event, Job, JobSpec, SubmitResult, SubmitStatus
 from jobqueue.core.progress import Progress
 from jobqueue.pb.jq.v1 import client_pb2, types_pb2
-from jobqueue.wire import read_spec, seconds, spec_fields, stamp
+from jobqueue.wire import read_more, read_spec, seconds, spec_fields, stamp
 
 _NONE = types_pb2.JOB_STATE_UNSPECIFIED
 
@@ -58,6 +58,7 @@ def spec_from_pb(message: types_pb2.JobSpec) -> JobSpec:
         timeout=message.timeout_seconds if has("timeout_seconds") else None,
         key=message.idempotency_key if has("idempotency_key") else None,
         labels=dict(message.labels),
+        **read_more(message),
     )
 
 

@@ -12,6 +12,7 @@ from jobqueue.core.lifecycle import REPORTABLE, Move
 from jobqueue.core.progress import Progress
 from jobqueue.core.waiting import in_turns
 from jobqueue.pb.jq.v1 import worker_pb2
+from jobqueue.wire import more_fields, read_more
 
 _KINDS = {
     Move.START: worker_pb2.REPORT_KIND_STARTED,
@@ -45,6 +46,7 @@ def assignment_to_pb(given: Assignment) -> worker_pb2.Assignment:
         max_retries=given.max_retries,
         timeout_seconds=spec.timeout,
         labels=spec.labels or None,
+        **more_fields(spec, worker_pb2.Assignment),
     )
 
 
@@ -61,6 +63,7 @@ def assignment_from_pb(message: worker_pb2.Assignment, worker_id: str) -> Assign
             max_retries=message.max_retries,
             timeout=message.timeout_seconds if message.HasField("timeout_seconds") else None,
             labels=dict(message.labels),
+            **read_more(message),
         ),
         message.attempt,
         message.lease,
