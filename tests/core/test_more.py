@@ -8,6 +8,7 @@ from jobqueue import documents, wire
 from jobqueue.core import job as jobs
 from jobqueue.core.job import Job, JobSpec
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import QueueSettings
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
 from jobqueue.stores import rows
 from tests.records import made
@@ -57,3 +58,8 @@ def test_documents_show_it():
         retry_count=0, created_at=1.0, updated_at=1.0,
     )  # fmt: skip
     assert documents.job_fields(job)["key"] == "k"
+
+
+def test_it_is_accepted_with_its_job():
+    accepted = SPEC.accepted(QueueSettings(timeout=9.0), 0.0)
+    assert (accepted.labels, accepted.timeout, accepted.key) == ({"a": "b"}, 4.0, "k")

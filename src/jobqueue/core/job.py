@@ -54,7 +54,7 @@ class JobSpec:
 
     def accepted(self, queue: QueueSettings, now: float) -> JobSpec:
         """The spec with what its queue says where it does not, and with a time for a delay."""
-        return JobSpec(  # one by one: this is done for every job
+        accepted = JobSpec(  # one by one: this is done for every job
             payload=self.payload,
             queue=self.queue,
             type=self.type,
@@ -66,8 +66,10 @@ class JobSpec:
             key=self.key,
             labels=self.labels,
             key_owner=self.key_owner,
-            **self.more(),
         )
+        for name in MORE:
+            setattr(accepted, name, getattr(self, name))
+        return accepted
 
     def more(self) -> dict[str, Any]:
         """The fields of ``MORE``, by name."""
